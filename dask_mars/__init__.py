@@ -1,6 +1,6 @@
 """dask_mars: a Dask scheduler with worker processes around a shared store.
 
-Pass ``scheduler=dask_mars.get`` to Dask, or say ``dask.config.set(scheduler="mars")`` after this import.
+Pass ``scheduler=dask_mars.get`` to Dask, or call ``dask.config.set(scheduler="mars")`` after this import.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ named_schedulers["mars"] = get
 
 
 def __getattr__(name: str) -> Any:
-    # Most programs never draw nor leave their machine, and need not wait for the code that does.
+    # Most programs neither draw nor use other machines, and skip the imports for that.
     if name == "visualize":
         from dask_mars.diagnostics.drawing.visualize import visualize
 

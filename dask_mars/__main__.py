@@ -33,7 +33,7 @@ def main(module: bool, script: str, arguments: tuple[str, ...]) -> None:
         from dask_mars.checkpointing.cli import main as checkpoint
 
         checkpoint(list(arguments), prog_name="python -m dask_mars checkpoint")
-    # What stands before the script belongs to us.
+    # Options before the script are ours.
     if script.startswith("-"):
         raise click.NoSuchOption(script)
     dask.config.set(scheduler="mars")
@@ -53,11 +53,11 @@ def main(module: bool, script: str, arguments: tuple[str, ...]) -> None:
 
 
 def _is_module(name: str) -> bool:
-    """Return whether a module can be found, which loads the packages that it is in."""
+    """Return whether a module can be found; this imports its parent packages."""
     try:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError as error:
-        # What a package of the user's lacks is told with its traceback.
+        # An import error of the user's package needs its traceback.
         if not f"{name}.".startswith(f"{error.name}."):
             raise
         return False

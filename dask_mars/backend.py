@@ -1,7 +1,7 @@
 """Backends that compute Dask's graphs: inline, on an engine of this process, on a cluster.
 
-Whoever imports dask_mars need not be about to compute: the nanny of an agent never is. Nor does a task that
-computes inline need what the user's process does. So this loads neither `dask_mars.client` nor `dask.array`.
+Not every process that imports dask_mars computes, such as an agent's nanny, and a task that computes inline needs
+nothing of the user's process. So this module imports neither `dask_mars.client` nor `dask.array`.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ import dask
 
 from dask_mars.dask_api.core import get_sync
 
-#: What only a runtime as a whole can be given.
+#: Options that only a whole runtime can have.
 _OF_RUNTIMES = ("memory_limit", "policy")
 
 
 class Options(NamedTuple):
-    """How a computation is to be done.
+    """Options of a computation.
 
     Attributes
     ----------
     num_workers : int or None
-        Most workers to use; None for all.
+        Most workers; None for all.
     retries : int or None
-        How often a task that raises is tried again; None for what the configuration says.
+        Retries of a failed task; None for the configured value.
     callbacks : iterable of tuple, optional
-        In place of those registered with Dask.
+        Used instead of those registered with Dask.
     cache : mapping or None
-        Values of keys that are known already; None for what Dask's configuration says.
+        Known values by key; None for the one in Dask's configuration.
     rerun_exceptions_locally : bool or None
-        Run a task that raises once more in this process, for a debugger; None for what Dask's configuration says.
+        Run a failed task again in this process, for a debugger; None for the value in Dask's configuration.
     """
 
     num_workers: int | None = None
@@ -44,17 +44,17 @@ class Options(NamedTuple):
 
     @classmethod
     def known(cls, options: Mapping[str, Any]) -> Options:
-        """Take the options that are ours; as Dask's own schedulers do, pass over those of others.
+        """Return our options; ignore those of other schedulers, as Dask's own schedulers do.
 
         Raises
         ------
         TypeError, ValueError
-            One of ours makes no sense.
+            One of ours is invalid.
 
         Warns
         -----
         UserWarning
-            One looks like one of ours.
+            An unknown one resembles one of ours.
         """
         found = cls(**{name: options[name] for name in cls._fields if name in options})
         for name in options.keys() - set(cls._fields):
@@ -71,7 +71,7 @@ class Options(NamedTuple):
 
 
 def _warn_of_mistaken(name: str) -> None:
-    """Warn of an option that has no effect and was probably to have one."""
+    """Warn of an option without effect that resembles one with an effect."""
     nearest = difflib.get_close_matches(name, (*Options._fields, *_OF_RUNTIMES), 1, 0.8)
     if not nearest:
         return
@@ -98,7 +98,7 @@ def _refuse_all_but_counts(name: str, value: Any) -> None:
 
 
 class Backend(Protocol):
-    """Something that computes Dask's graphs."""
+    """Computes Dask's graphs."""
 
     def compute(self, dsk: Any, keys: Any, options: Options, persist: bool = False) -> Any:
         """Compute keys of a Dask graph.
@@ -106,16 +106,16 @@ class Backend(Protocol):
         Parameters
         ----------
         dsk, keys
-            As Dask calls a scheduler.
+            As for a Dask scheduler.
         options : Options
-            How.
+            Options of the computation.
         persist : bool, optional
-            Leave values where they are, and return nodes for graphs in their place.
+            Leave values in the store, and return nodes for graphs instead.
 
         Returns
         -------
         tuple or object
-            As Dask's own schedulers: nested lists of keys become nested tuples of values.
+            As from Dask's own schedulers: nested lists of keys become nested tuples of values.
         """
 
 
@@ -131,19 +131,19 @@ class InlineBackend:
 def persist_with(
     backend: Backend, collections: Iterable[Any], optimize_graph: bool, options: Mapping[str, Any]
 ) -> tuple[Any, ...]:
-    """Return collections whose chunks are computed, and stay where they are.
+    """Return collections whose chunks are computed and stay in the store.
 
     Parameters
     ----------
     backend : Backend
-        What computes them.
+        The backend that computes them.
     collections : iterable
         Dask collections.
     optimize_graph, options
         As Dask passes them on.
     """
 
-    # A function: a scheduler that has `persist`, or belongs to what has it, would be asked again.
+    # A plain function: of a scheduler, or of its object, Dask would call `persist` again.
     def persisting(dsk: Any, keys: Any, **others: Any) -> Any:
         return backend.compute(dsk, keys, Options.known(others), persist=True)
 

@@ -1,6 +1,6 @@
 """Entry points of the command lines ``dask-mars-worker``, ``dask-mars-web`` and ``dask mars``.
 
-They are there whether or not what they need is installed.
+They exist even if their requirements are not installed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dask_mars.version import __version__
 
 
 class _Group(click.Group):
-    """Loads a command when it is asked for: `dask` looks at the group each time that it is called."""
+    """Imports a command on use: `dask` inspects the group at each call."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands."""
@@ -57,12 +57,12 @@ def _checkpoint() -> click.Command:
 
 
 def _missing(name: str, error: ModuleNotFoundError) -> click.Command:
-    """Return a command that says which extra to install, whatever it is given.
+    """Return a command that names the extra to install, for any arguments.
 
     Raises
     ------
     ModuleNotFoundError
-        The package that is missing is none of an extra's.
+        The missing package belongs to no extra.
     """
     if error.name not in ("distributed", "tornado"):
         raise error

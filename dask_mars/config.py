@@ -336,7 +336,7 @@ def parse_size(size: int | float | str, name: str) -> int:
 
 def _bytes(given: Any) -> int | None:
     """Return a number of bytes, None if that is none."""
-    # True is a number to Python, and hardly to whoever has written it.
+    # True is a number to Python, and hardly to the user.
     if isinstance(given, bool):
         return None
     if isinstance(given, numbers.Real):
@@ -352,7 +352,7 @@ def _bytes(given: Any) -> int | None:
 
 
 def _is_share(limit: Any) -> bool:
-    """Say whether a limit is a share: a number with a fraction, of whatever type, up to 1."""
+    """Return whether a limit is a share: a number with a fraction, of whatever type, up to 1."""
     # NumPy's float32 is no float, and its integers are integral.
     return isinstance(limit, numbers.Real) and not isinstance(limit, numbers.Integral) and 0 < float(limit) <= 1
 
@@ -401,6 +401,6 @@ def _warn_of_too_much(memory_limit: int) -> None:
             f"the memory limit of {memory_limit:,} bytes (memory_limit, or dask-mars.memory-limit) is more than "
             f"the {total:,} bytes that this machine or its control group has: processes may be killed before it "
             "is reached",
-            # Whoever makes the Runtime.
+            # The caller of Runtime.
             stacklevel=4,
         )

@@ -1,7 +1,7 @@
-"""Keeps the numbers of standard streams from descriptors of ours.
+"""Keeps our descriptors away from the numbers of standard streams.
 
-A program that was started without streams, as by cron, gives 0 to 2 to what is opened next: what is printed would
-go there, and in a new process the null device takes its place.
+In a program without streams, as under cron, the next opened files get 0 to 2: output would go there, and a new
+process would replace them by the null device.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ _FIRST = 3
 
 
 def hold_streams() -> None:
-    """Open the null device in place of each standard stream that is closed."""
-    # To move our own descriptors does not suffice: `mmap` keeps a duplicate with the lowest free number.
+    """Open the null device in place of each closed standard stream."""
+    # Moving our own descriptors does not suffice: `mmap` keeps a duplicate with the lowest free number.
     while (descriptor := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) < _FIRST:
         pass
     os.close(descriptor)

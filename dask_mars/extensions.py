@@ -1,4 +1,4 @@
-"""The C extensions: which of them cannot be imported, what is lost without them, and how to get them."""
+"""The C extensions: which are missing, the consequences, and the remedy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import warnings
 
 from dask_mars.errors import MissingExtensionWarning
 
-#: What is lost without each of them.
+#: Consequence of each missing extension.
 _WITHOUT = {
     "dask_mars.store._arena": (
         "results are copied into shared memory, and workers that take too much memory are ended instead of waiting"

@@ -1,6 +1,6 @@
-"""Python's cyclic garbage collector, kept from walking millions of objects again and again that are no garbage.
+"""Limits Python's cyclic garbage collector, which would repeatedly traverse millions of live objects.
 
-Both ways are for all threads of the process, because the collector is, and both are undone.
+Both functions affect all threads of the process, as the collector does, and both are undone.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import os
 import threading
 from collections.abc import Iterator
 
-#: Of the chunks of a graph: after how many new objects the collector looks at the newest.
+#: New objects between collections, as a share of a graph's chunks.
 _SHARE = 1 / 20
-#: Garbage of the user's own has to be found too, whatever the size of the graph.
+#: Most new objects between collections: the user's own garbage must be found too.
 _MOST_OBJECTS = 50_000
 
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """Keep the collector from running, for work that is short and makes no garbage."""
+    """Disable the collector, for short work without garbage."""
     if not gc.isenabled():
         yield
         return
@@ -35,13 +35,13 @@ def paused() -> Iterator[None]:
 
 
 class _RaisedThreshold:
-    """The collector's threshold while graphs are computed, which may be several at a time."""
+    """The collector's threshold during computations, which may be concurrent."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: Those that are computed.
+        #: The running computations.
         self._computing: set[object] = set()
-        #: What was there before, and what was put in its place.
+        #: The user's threshold, and ours.
         self._before = self._raised = gc.get_threshold()
 
     def begin(self, computation: object, objects: int) -> None:
@@ -50,21 +50,21 @@ class _RaisedThreshold:
             now = gc.get_threshold()
             if len(self._computing) == 1 or now != self._raised:
                 self._before = now
-            # With 0 the user has switched it off.
+            # With 0 the user has disabled it.
             self._raised = (objects, *now[1:]) if 0 < now[0] < objects else now
             gc.set_threshold(*self._raised)
 
     def end(self, computation: object) -> None:
-        """Note the end of a computation; it may be noted before."""
+        """Record the end of a computation, once or twice."""
         with self._lock:
             self._computing.discard(computation)
-            # What somebody else has set meanwhile is left to them.
+            # A threshold that other code has set meanwhile stays.
             if not self._computing and gc.get_threshold() == self._raised:
                 gc.set_threshold(*self._before)
                 self._raised = self._before
 
     def forget(self) -> None:
-        """In a forked process: no computation goes on, and a thread of the parent may have held the lock."""
+        """Reset in a forked process: no computation goes on, and a thread of the parent may have held the lock."""
         self._lock = threading.Lock()
         self._computing.clear()
         self.end(None)
@@ -76,12 +76,12 @@ os.register_at_fork(after_in_child=_raised_threshold.forget)
 
 @contextlib.contextmanager
 def collect_less_often(chunks: int) -> Iterator[None]:
-    """Have the collector run less often while a large graph is computed.
+    """Collect less often while a large graph is computed.
 
     Parameters
     ----------
     chunks : int
-        How many the graph has.
+        Number of chunks of the graph.
     """
     computation = object()
     # Twice, as above.

@@ -1,4 +1,4 @@
-"""What layers and workers are called in all that is shown of them."""
+"""Labels of layers and workers, for all displays."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 from dask.utils import funcname, key_split
 
-#: The number of the user's own process among workers.
+#: Worker number of the user's own process.
 _OWN = -1
 
 
 def label_of(name: str) -> str:
-    """Return what to call a layer: its name without what tells it from others of its kind.
+    """Return the label of a layer: its name without the token.
 
     >>> label_of("sum-b89ad269cb258249afb99235e331261b"), label_of("finalize-hlgfinalizecompute")
     ('sum', 'finalize')
@@ -21,7 +21,7 @@ def label_of(name: str) -> str:
 
 
 def worker_label(number: int, pid: int = 0, is_thread: bool = False) -> str:
-    """Return what to call a worker by its number, which is -1 for the user's own process.
+    """Return the label of a worker by its number, which is -1 for the user's own process.
 
     >>> worker_label(-1), worker_label(3, is_thread=True), worker_label(3, 4711)
     ('your process', 'thread 3 of your process', 'worker 3 (process 4711)')
@@ -34,12 +34,12 @@ def worker_label(number: int, pid: int = 0, is_thread: bool = False) -> str:
 
 
 class WorkerRows:
-    """Numbers the rows of workers. A process that takes the place of a thread has a row of its own.
+    """Numbers the rows of workers. A process that replaces a thread has a row of its own.
 
     Attributes
     ----------
     labels : dict
-        What the worker of each row is called, by the row's number.
+        Label of each row, by number.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class WorkerRows:
 
 
 def function_label(function: Any) -> str:
-    """Return what Dask calls a function, or the name of its class where it has none that is text."""
+    """Return Dask's name of a function, or the name of its class if it has no name as text."""
     try:
         return str(funcname(function))
     except Exception:

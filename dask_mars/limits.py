@@ -1,9 +1,9 @@
-"""Memory limits and memory use of processes, from cgroups, /proc and arenas, and the addresses that they have.
+"""Memory limits, memory use and address space of processes, from cgroups, /proc and arenas.
 
-Arenas are shared by all processes, and each counts among its own what it has touched of them. So private pages are
-added up, and each arena is counted once, by the pages that its file has. It takes 10 us for a process of any size,
-where the kernel's own shares (PSS) take 8 ms for each GiB. Left out are programs and libraries, whose pages can be
-dropped and read again, and shared memory that is in no arena.
+All processes share the arenas, and the kernel counts the arena pages that a process has touched as its own. So
+this adds up private pages, and counts each arena once, by the pages of its file. It takes 10 us for a process of
+any size, where the kernel's own shares (PSS) take 8 ms for each GiB. It omits programs and libraries, whose pages
+can be dropped and read again, and shared memory outside of arenas.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-# fstat counts in these, whatever the file system's own blocks are.
+# Unit of fstat, whatever the file system's own blocks are.
 _STAT_BLOCK_BYTES = 512
-#: Addresses of a process: 47 bits on x86-64, and as a rule no less on other machines.
+#: Addresses of a process in bytes: 47 bits on x86-64, and usually no fewer on other machines.
 _ADDRESS_BYTES = 1 << 47
-#: Addresses that a worker process takes for programs, libraries and its own heap when it starts; 211 MB were seen.
+#: Addresses that a starting worker needs for programs, libraries and its heap, in bytes; 211 MB were measured.
 _WORKER_MAPPED_BYTES = 256 << 20
 
 
-# -- what there is --------------------------------------------------------------------------------------------
+# -- limits ---------------------------------------------------------------------------------------------------
 
 
 def memory_available(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
-    """Return the bytes that this process may use: what the machine has, or the least that a cgroup allows.
+    """Return the bytes that this process may use: the machine's memory, or the smallest cgroup limit.
 
     Parameters
     ----------
     proc, cgroups : Path
-        Where these file systems are mounted.
+        Mount points of these file systems.
     """
     machine = _PAGE_BYTES * os.sysconf("SC_PHYS_PAGES")
     limits = [
@@ -55,9 +55,9 @@ class AddressSpace(NamedTuple):
     Attributes
     ----------
     free_bytes : int
-        What it, and a worker process that it starts, may still map.
+        Bytes that it, and a worker process that it starts, may still map.
     limit_bytes : int or None
-        The limit that was set for processes (``ulimit -v``), None if there is none.
+        The limit of processes (``ulimit -v``), None if there is none.
     """
 
     free_bytes: int
@@ -65,12 +65,12 @@ class AddressSpace(NamedTuple):
 
 
 def address_space(proc: Path = PROC) -> AddressSpace:
-    """Return the addresses that this process has, worker processes inheriting the limit.
+    """Return the address space of this process; worker processes inherit the limit.
 
     Parameters
     ----------
     proc : Path
-        Where this file system is mounted; without it, what this process has mapped already is not known.
+        Mount point of this file system; without it, the mapped addresses are unknown.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     limit_bytes = None if limit == resource.RLIM_INFINITY else limit
@@ -83,12 +83,12 @@ def address_space(proc: Path = PROC) -> AddressSpace:
 # -- control groups -------------------------------------------------------------------------------------------
 
 _LIMITS_V1 = ("memory.limit_in_bytes",)
-# At memory.high the kernel slows a group down until little moves, so it is as much a limit as memory.max.
+# Above memory.high the kernel slows a group down almost to a standstill, so it is as much a limit as memory.max.
 _LIMITS_V2 = ("memory.max", "memory.high")
 
 
 def _limit_files(proc: Path, cgroups: Path) -> Iterable[tuple[Path, tuple[str, ...]]]:
-    """Yield the folders of this process's memory cgroup and of those above it, and the names of their limits."""
+    """Yield the folders of this process's memory cgroup and its ancestors, and the names of their limits."""
     for root, folder, version in _memory_groups(proc / "self", cgroups):
         names = _LIMITS_V2 if version == 2 else _LIMITS_V1
         for candidate in (folder, *folder.parents):
@@ -102,7 +102,7 @@ def _memory_groups(process: Path, cgroups: Path) -> list[tuple[Path, Path, int]]
     groups = []
     for line in (_read(process / "cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)
-        # A process outside of the group at the root of its namespace sees a path that begins with "..".
+        # A process outside of its namespace's root group sees a path that begins with "..".
         parts = [part for part in path.split("/") if part not in ("", "..")]
         if not controllers:
             # Where both versions are mounted, the second is one level down.
@@ -114,22 +114,22 @@ def _memory_groups(process: Path, cgroups: Path) -> list[tuple[Path, Path, int]]
     return groups
 
 
-# -- what is used ---------------------------------------------------------------------------------------------
+# -- use ------------------------------------------------------------------------------------------------------
 
 
 def estimate_memory(pids: Collection[int], arenas: Iterable[int] = (), proc: Path = PROC) -> int:
-    """Return what processes use: their private pages, and each arena once.
+    """Return the memory use of processes: their private pages, and each arena once.
 
-    Where there is no /proc, see `_memory_without_proc`.
+    Without /proc, see `_memory_without_proc`.
 
     Parameters
     ----------
     pids : collection of int
-        The processes. Those that have ended count nothing.
+        The processes. Ended ones count 0.
     arenas : iterable of int
-        Descriptors of shared memory; pages that no process has mapped are counted too.
+        Descriptors of shared memory; pages that no process has mapped count too.
     proc : Path
-        Where this file system is mounted.
+        Mount point of this file system.
     """
     if not (proc / "self").exists():
         return _memory_without_proc(pids, arenas)
@@ -137,14 +137,14 @@ def estimate_memory(pids: Collection[int], arenas: Iterable[int] = (), proc: Pat
 
 
 def library_bytes(pids: Collection[int], proc: Path = PROC) -> int:
-    """Return about what programs and libraries of processes take: most of their pages are the same in all.
+    """Return the approximate size of programs and libraries; processes share most of these pages.
 
     Parameters
     ----------
     pids : collection of int
-        The processes. Those that have ended count nothing.
+        The processes. Ended ones count 0.
     proc : Path
-        Where this file system is mounted. Without it nothing is known, and 0 returned.
+        Mount point of this file system. Without it the result is 0.
     """
     return max([_file_bytes(pid, proc) for pid in pids], default=0)
 
@@ -155,21 +155,21 @@ def _file_bytes(pid: int, proc: Path) -> int:
 
 
 def arena_bytes(arenas: Iterable[int]) -> int:
-    """Return the bytes of memory that arenas take, by their descriptors, whoever has mapped them."""
+    """Return the bytes of memory that arenas take, given their descriptors."""
     return sum(os.fstat(descriptor).st_blocks * _STAT_BLOCK_BYTES for descriptor in arenas)
 
 
 def _anonymous_bytes(pid: int, proc: Path) -> int:
-    # Resident pages, and those of them that belong to files or to shared memory: half the time of "status".
+    # Resident pages minus those of files and shared memory: half the time of "status".
     counts = (_read(proc / str(pid) / "statm") or "").split()
     return (int(counts[1]) - int(counts[2])) * _PAGE_BYTES if counts else 0
 
 
 def _memory_without_proc(pids: Iterable[int], arenas: Iterable[int]) -> int:
-    """Return what processes use on macOS, in milliseconds rather than microseconds.
+    """Return the memory use of processes on macOS, in milliseconds rather than microseconds.
 
-    With psutil it is what each has for itself, and the arenas once. Without, it is what ``ps`` says of resident
-    memory, in which each process counts all that it has touched of the arenas: too much rather than too little.
+    With psutil it is private memory plus the arenas once; without, the resident memory from ``ps``, which counts
+    arena pages once per process: too much rather than too little.
     """
     try:
         psutil: Any = importlib.import_module("psutil")
@@ -190,7 +190,7 @@ def _resident_by_ps(pids: Iterable[int]) -> int:
     chosen = ",".join(map(str, pids))
     if not chosen:
         return 0
-    # It fails if none of the processes is left, and then prints nothing.
+    # It fails if no process is left, and then prints nothing.
     answer = subprocess.run(["ps", "-o", "rss=", "-p", chosen], capture_output=True, text=True, check=False)
     return sum(int(kibibytes) << 10 for kibibytes in answer.stdout.split())
 
@@ -199,9 +199,9 @@ def _resident_by_ps(pids: Iterable[int]) -> int:
 
 
 def _read(path: Path | str) -> str | None:
-    """Return a small file's text, or None if it is not there (any more) or not for us."""
+    """Return a small file's text, or None if it is missing or unreadable."""
     try:
-        # Half the time of Path.read_text, on what is read again and again.
+        # Half the time of Path.read_text, for files that are read often.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None

@@ -1,4 +1,4 @@
-"""The role of the process: the user's, a worker, or an engine's thread. Nearly everything may ask."""
+"""The role of the process: the user's, a worker, or an engine's thread. Nearly every module may import this."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _thread = threading.local()
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the system end this process when the thread that has started it goes, however it goes.
+    """Let the system end this process when the thread that has started it ends.
 
     Parameters
     ----------
     parent : int
-        Id of the process of that thread, which may have gone already.
+        Process id of that thread, which may have ended already.
     """
     if sys.platform == "linux":
-        # Whoever imports dask_mars loads this module.
+        # Every import of dask_mars loads this module.
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -33,14 +33,14 @@ def die_with_parent(parent: int) -> None:
 
 
 def enter_engine() -> None:
-    """Note that this thread is an engine's, or a worker of it."""
+    """Mark this thread as an engine's, or a worker of one."""
     _thread.is_engine = True
 
 
 def computes_inline() -> bool:
-    """Say whether a computation that is begun here has to run inline: in this thread, one task after the other.
+    """Return whether a computation in this thread must run inline.
 
-    That is so in a task, whose worker is all the parallelism there is, and in an engine's threads, where objects
-    of the user's are pickled: they would wait for themselves.
+    In a task the worker is busy with the task itself, and in an engine's thread, which pickles the user's objects,
+    it would wait for itself.
     """
     return in_worker or getattr(_thread, "is_engine", False)

@@ -1,4 +1,4 @@
-"""What a runtime is doing, as data that shows itself: what is computed, by whom, and what the store holds."""
+"""The state of a runtime as data that shows itself: computations, workers and store."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dask.utils import import_required
 from dask_mars import units
 from dask_mars.tables import Table, Tabular
 
-#: Workers that a table has a row for.
+#: Most rows for workers in a table.
 _MOST_WORKERS = 64
-#: Characters of a key.
+#: Most characters of a key.
 _KEY_CHARACTERS = 60
 
 
 class RuntimeState(Tabular, dict[str, Any]):
-    """What is being computed, who computes it and what the store holds; printed, and in notebooks, as tables.
+    """The current computations, workers and store of a runtime; printed, and in notebooks, as tables.
 
-    It is a dict, whose entries are attributes as well. `Runtime.state` says which there are.
+    It is a dict, whose entries are attributes as well; see `Runtime.state`.
     """
 
     __slots__ = ()
@@ -34,7 +34,7 @@ class RuntimeState(Tabular, dict[str, Any]):
         return [*super().__dir__(), *self]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the same as a plain dict."""
+        """Return the state as a plain dict."""
         return dict(self)
 
     def to_pandas(self) -> Any:
@@ -50,7 +50,7 @@ class RuntimeState(Tabular, dict[str, Any]):
         return pandas.DataFrame(self.get("workers", []))
 
     def tables(self) -> list[Table]:
-        """Return the tables that show it."""
+        """Return its tables."""
         if not self:
             return [Table((), (), "no workers are running")]
         workers = self["workers"]
@@ -105,7 +105,7 @@ def _number(value: Any) -> str:
     return "" if value is None else f"{value:,}"
 
 
-#: What is shown of workers, here and of a cluster's agents, first what is text.
+#: Columns for workers, here and for a cluster's agents, text first, each with its format.
 _SHOWN: dict[str, Callable[[Any], str]] = {
     "label": _text,
     "name": _text,

@@ -1,4 +1,4 @@
-"""`Runtime`: an engine that users can hold in their hands, and the one that is there when they do not."""
+"""`Runtime`: an engine in the user's hands, and the default one behind `dask_mars.get`."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 class Runtime:
     """Worker processes around a shared store on this machine.
 
-    It starts at the first call and ends when it is closed, at the latest with the interpreter. Threads may share
-    it. Without work the processes end after ``dask-mars.idle-timeout`` and start again at the next computation;
+    It starts at the first call and ends when it is closed, at the latest with the interpreter. It is thread-safe.
+    Without work the processes end after ``dask-mars.idle-timeout`` and start again at the next computation;
     persisted data stay.
 
     Parameters
@@ -46,23 +46,24 @@ class Runtime:
     num_workers : int, optional
         Worker processes. Default: the processors that this process may use.
     memory_limit : int, float or str, optional
-        Bytes, a share of the memory there is, or text such as ``"4 GiB"`` or ``"60%"``. Default: 80 %.
+        Memory limit in bytes, as a share of the available memory, or as text such as ``"4 GiB"`` or ``"60%"``.
+        Default: 80 %.
     policy : str, optional
-        In which order chunks run, and where: ``"memory"``, ``"mars"``, or one that another package brings.
-        Default: what ``dask-mars.policy`` says.
+        Order and placement of chunks: ``"memory"``, ``"mars"``, or a policy of another package. Default:
+        ``dask-mars.policy``.
     resources : mapping, optional
-        Amounts by name, as in ``{"GPU": 1}``: tasks annotated by ``dask.annotate(resources={"GPU": 1})`` run side
-        by side only as far as these go. Default: what ``dask-mars.resources`` says.
+        Amounts by name, as in ``{"GPU": 1}``: tasks annotated by ``dask.annotate(resources={"GPU": 1})`` run
+        concurrently only within these amounts. Default: ``dask-mars.resources``.
 
     Attributes
     ----------
     records : Records
-        What is known of its computations.
+        Records of its computations.
 
     Raises
     ------
     ValueError
-        An argument makes no sense.
+        An argument is invalid.
 
     Examples
     --------
@@ -81,7 +82,7 @@ class Runtime:
         resources: Mapping[str, float] | None = None,
     ) -> None:
         self.settings = config.settings(num_workers, memory_limit, policy, resources)
-        # Whoever imports dask_mars need not be about to compute.
+        # Not every program that imports dask_mars computes.
         from dask_mars.scheduler.policies.plugins import load_policy
 
         load_policy(self.settings.policy)
@@ -89,24 +90,24 @@ class Runtime:
         self._engine: Engine | None = None
         self._closed = False
         self._lock = threading.Lock()
-        #: Those that show what it does.
+        #: Servers that show this runtime.
         self._servers: set[Server] = set()
         _runtimes.add(self)
 
     def start(self) -> Runtime:
-        """Start the workers now rather than at the first computation."""
+        """Start the workers now instead of at the first computation."""
         self.engine().start_processes()
         return self
 
     def engine(self, num_workers: int | None = None) -> Engine:
-        """Return the running engine, starting it if need be.
+        """Return the running engine, starting it if necessary.
 
-        A process forked from the one that started it gets an engine of its own.
+        A forked process gets an engine of its own.
 
         Parameters
         ----------
         num_workers : int, optional
-            Ignored: a computation may ask for fewer workers, and gets no more than there are.
+            Ignored: a computation may use fewer workers than the runtime has, but not more.
 
         Raises
         ------
@@ -122,8 +123,8 @@ class Runtime:
             return engine if engine is not None and engine.alive else self._start_engine()
 
     def running_engine(self) -> Engine | None:
-        """Return the engine if it is running, and else nothing."""
-        # Without the lock: engines' threads ask too, for whose end somebody may be waiting who holds it.
+        """Return the engine if it is running, else None."""
+        # Without the lock: engines' threads call this, while `close` may hold it and wait for such a thread.
         engine = self._engine
         return engine if engine is not None and engine.alive else None
 
@@ -145,20 +146,20 @@ class Runtime:
             except BaseException as error:
                 started.set_exception(error)
 
-        # Ctrl-C does not reach other threads: here it could lose an engine that has been started.
+        # Ctrl-C does not reach other threads: here it could lose a started engine.
         starter = threading.Thread(target=start, name="dask-mars-start")
         try:
             starter.start()
             return started.result()
         except BaseException:
-            # It may come before the thread, too.
+            # The interrupt may come before the thread has begun.
             if begun.wait(_BEGIN_S):
                 starter.join()
             raise
 
     @property
     def has_persisted(self) -> bool:
-        """Whether there are persisted data in its store."""
+        """Return whether its store has persisted data."""
         engine = self._engine
         return engine is not None and engine.alive and engine.has_persisted
 
@@ -172,8 +173,8 @@ class Runtime:
         keys : key or nested list of keys
             What to compute.
         **options
-            ``num_workers``, ``retries``, ``callbacks``, ``cache`` and ``rerun_exceptions_locally``, as
-            `dask_mars.get` takes them.
+            ``num_workers``, ``retries``, ``callbacks``, ``cache`` and ``rerun_exceptions_locally``, as for
+            `dask_mars.get`.
         """
         return self._backend().compute(dsk, keys, Options.known(options))
 
@@ -194,27 +195,27 @@ class Runtime:
         Parameters
         ----------
         *collections : object
-            What `dask.compute` takes.
+            Arguments of `dask.compute`.
         name : str, optional
-            What people are to call the computation.
+            Name of the computation, for lists and pages.
         id : str, optional
-            The text of a UUID, where it is to have this one. Default: a new one.
+            A UUID as text for the id. Default: a new one.
         optimize_graph, traverse : bool, optional
             As for `dask.compute`.
         **options
-            As for `get`. Dask's callbacks that are active now are called, in another thread.
+            As for `get`. Callbacks that are active now are called, in another thread.
 
         Returns
         -------
         Computation
-            To follow, cancel and fetch it.
+            A handle to follow, cancel and fetch it.
 
         Raises
         ------
         EngineStopped
             The runtime is closed.
         TypeError, ValueError
-            `id` is no UUID, or there is a computation that has it; or another argument makes no sense.
+            `id` is no UUID, or another computation has it; or another argument is invalid.
 
         Examples
         --------
@@ -226,7 +227,7 @@ class Runtime:
         45
         """
         self._refuse_if_closed()
-        # Most programs wait for what they compute.
+        # Most programs wait for their computations.
         from dask_mars.client import handles
 
         chosen = _with_callbacks(options)
@@ -235,7 +236,7 @@ class Runtime:
     def submit_graph(
         self, dsk: Any, keys: Any, *, name: str | None = None, id: str | None = None, **options: Any
     ) -> Computation:
-        """Compute keys of a Dask graph in the background: `submit` for those whom Dask calls as a scheduler.
+        """Compute keys of a Dask graph in the background: `submit` for callers that have a graph.
 
         Parameters
         ----------
@@ -249,7 +250,7 @@ class Runtime:
         Returns
         -------
         Computation
-            Its result is what `get` returns.
+            Its result is that of `get`.
 
         Raises
         ------
@@ -266,10 +267,10 @@ class Runtime:
             raise EngineStopped
 
     def persist(self, collections: Iterable[Any], optimize_graph: bool = True, **options: Any) -> tuple[Any, ...]:
-        """Compute collections and keep their chunks in the store: what `dask.persist` calls.
+        """Compute collections and keep their chunks in the store; `dask.persist` calls this.
 
-        Later computations by this runtime read the chunks in place. They are freed when nothing refers to them any
-        more, and at the latest when the runtime is closed; then `PersistedLost` is raised where they are needed.
+        Later computations by this runtime read the chunks in place. They are freed with the last reference to
+        them, at the latest when the runtime is closed; then computations that need them raise `PersistedLost`.
 
         Parameters
         ----------
@@ -288,78 +289,78 @@ class Runtime:
         return persist_with(self._backend(), collections, optimize_graph, _known(options))
 
     def state(self) -> RuntimeState:
-        """Return what is being computed, who computes it and how much memory that takes.
+        """Return the current computations, workers and store.
 
         Returns
         -------
         RuntimeState
-            A dict, whose entries are attributes as well; printed, and in notebooks, it is a table. ``graphs``: of
-            each its number, and how many of its chunks are in which state. ``persisted``: how many chunks are.
-            ``reservations``: of each what it is for, its bytes, and whether it was granted. ``workers``: of each
-            its number, its ``label`` (a thread of your process, or a worker with its process), its process id,
-            the Dask key of what it is running, the step of that (``"prepare"``, ``"load"``, ``"compute"`` or
-            ``"seal"``), and how many chunks it has in hand. ``store``: bytes that it holds, may hold, has reserved
-            for what is in hand, and has written to disk since the start. ``missing_extensions``: the C extensions
-            that it was installed without. ``object_quotas``: whether Python objects, and not arrays alone, ask
-            before they take memory in worker processes. Empty if the runtime is not running.
+            A dict, whose entries are attributes as well; printed, and in notebooks, it is a table. ``graphs``: for
+            each its number, and its chunks by state. ``persisted``: number of persisted chunks. ``reservations``:
+            for each its purpose, its bytes, and whether it was granted. ``workers``: for each its number, its
+            ``label`` (a thread of your process, or a worker with its process), its process id, the Dask key of the
+            running chunk, its step (``"prepare"``, ``"load"``, ``"compute"`` or ``"seal"``), and the number of
+            chunks in hand. ``store``: bytes stored, limit, reserved for chunks in hand, and written to disk since
+            the start. ``missing_extensions``: the C extensions that are not installed. ``object_quotas``: whether
+            Python objects, and not only arrays, ask before they take memory in worker processes. Empty if the
+            runtime is not running.
         """
-        # Most programs never ask.
+        # Most programs never call this.
         from dask_mars.runtime_state import RuntimeState
 
         engine = self.running_engine()
         return RuntimeState() if engine is None else RuntimeState(engine.state())
 
     def memory(self) -> MemoryAccount:
-        """Return what memory is used for, from any thread; ``print`` and notebooks show it as a table.
+        """Return the use of memory, from any thread; ``print`` and notebooks show it as a table.
 
         Returns
         -------
         MemoryAccount
-            In bytes. Of all processes together ``limit_bytes``, ``in_use_bytes``, and ``peak_bytes``, the most
-            that was measured at once since the start. What is in use: ``shared_bytes``, of which results take
-            ``store_bytes``; ``private``, of each process; ``library_bytes``. Besides ``promised_bytes``, what is
-            reserved for tasks in hand, used or not; ``on_disk_bytes``; and ``spilled_bytes``, what has been
-            written to disk since the start. If no workers are running, the limit, and 0 for all else.
+            In bytes. For all processes together ``limit_bytes``, ``in_use_bytes``, and ``peak_bytes``, the highest
+            measurement since the start. In use are: ``shared_bytes``, including ``store_bytes`` for results;
+            ``private``, of each process; ``library_bytes``. Besides, ``promised_bytes``: reservations for chunks
+            in hand, used or not; ``on_disk_bytes``; and ``spilled_bytes``, written to disk since the start.
+            Without workers only the limit is set, and all else is 0.
 
         Raises
         ------
         EngineStopped
-            The runtime is closed while this asks.
+            The runtime is closed during this call.
         """
-        # Whoever imports dask_mars need not be about to compute.
+        # Not every program that imports dask_mars computes.
         from dask_mars.engine.memory_account import MemoryAccount
 
         engine = self.running_engine()
         return MemoryAccount(self.settings.memory_limit) if engine is None else engine.memory()
 
     def profile(self) -> Profile:
-        """Return what the operands of running computations took, and those of the last that has ended.
+        """Return the cost of layers in running computations, and in the last one that has ended.
 
         Returns
         -------
         Profile
-            A dict of dicts that shows itself as tables, and has `to_dict` and `to_pandas`. By the number of the
-            computation and the name of the layer: ``count``, how many chunks were computed,
-            ``total_s`` and ``mean_s``, how long that took, sealing included, and ``stored_bytes``, what their
-            values took in the store, without small ones, which are not there. Chunks of a chain that runs as one
-            belong to the layer of the last. Empty if the runtime is not running.
+            A dict of dicts that shows itself as tables, and has `to_dict` and `to_pandas`. It maps the number of
+            the computation and the name of the layer to ``count``, the number of computed chunks, ``total_s`` and
+            ``mean_s``, their time with sealing, and ``stored_bytes``, the size of their values in the store,
+            without small ones, which are not stored. A chain of layers that runs as one counts for the last layer.
+            Empty if the runtime is not running.
         """
-        # Who wants to see it has the time to import it.
+        # Most programs never call this.
         from dask_mars.engine.profile import Profile
 
         engine = self.running_engine()
         return Profile() if engine is None else engine.profile()
 
     def computations(self) -> list[dict[str, Any]]:
-        """Return what is known of the computations that go on, and of the last that are over, the newest first.
+        """Return the current and the most recent computations, the newest first.
 
         Returns
         -------
         list of dict
-            Of each its ``id``, ``name``, ``state``, the engine's number of it as ``graph``; when it was
-            ``created``, ``started`` and ``ended``, in seconds since 1970; its ``chunks`` by state, as
-            `Computation.progress` has them; and its ``error`` as ``type`` and ``message``. Those that `get`
-            computes are among them.
+            For each its ``id``, ``name``, ``state``, the engine's number as ``graph``; the times ``created``,
+            ``started`` and ``ended``, in seconds since 1970; its ``chunks`` by state, as in
+            `Computation.progress`; and its ``error`` as ``type`` and ``message``. Computations by `get` are
+            included.
         """
         from dask_mars.client.summaries import summary
 
@@ -368,30 +369,29 @@ class Runtime:
     def cancel(self, computation: int | str | Computation) -> bool:
         """Cancel a computation, from any thread. The call that has started it raises `errors.Cancelled`.
 
-        What is queued is dropped at once. In a running task `errors.ExecutionInterrupted` is raised, which is a
-        KeyboardInterrupt, and one that runs on past ``dask-mars.cancel-grace`` all the same is ended with its
-        worker, which is replaced. A task that runs in the user's process runs to its end first. Other
-        computations are not disturbed.
+        Queued chunks are dropped at once. A running task gets `errors.ExecutionInterrupted`, which is a
+        KeyboardInterrupt; if it still runs after ``dask-mars.cancel-grace``, its worker is ended and replaced. A
+        task in the user's process runs to its end first. Other computations are not disturbed.
 
-        A computation that is still being prepared has no number, and can be cancelled by its id; it ends at the
-        next step of that.
+        A computation that is being prepared has no number yet; cancelled by its id, it ends at the next step of
+        the preparation.
 
         Parameters
         ----------
         computation : int, str or Computation
-            Its number, as `state` gives it, its id, as `computations` and `Computation` do, or its handle.
+            Its number, as in `state`, its id, as in `computations` and `Computation`, or its handle.
 
         Returns
         -------
         bool
-            Whether there was such a computation, and it was not done.
+            False if there was no such computation, or it was over.
 
         Raises
         ------
         TypeError
             It is none of these.
         """
-        # A handle knows its id.
+        # A handle has an id.
         told: Any = getattr(computation, "id", computation)
         if isinstance(told, str):
             try:
@@ -408,57 +408,57 @@ class Runtime:
         return engine is not None and engine.cancel_graph(graph)
 
     def explain(self, key: Any = None) -> str:
-        """Say in words what is being computed and what waits for what, from any thread.
+        """Explain what is computed and what waits for what, from any thread.
 
         Parameters
         ----------
         key : key, optional
-            A Dask key: why this one is not being computed. By default all graphs, workers and the store.
+            A Dask key: explain why this one is not computed. Default: explain all graphs, workers and the store.
 
         Raises
         ------
         KeyError
-            No graph that is being computed has the key; chunks of a chain that runs as one have the key of the
-            last.
+            No graph in progress has the key; a chain that runs as one has the key of its last chunk.
         TypeError
-            It cannot be a key: a list of keys, say.
+            It cannot be a key, as a list of keys.
         """
         if key is not None:
             refuse_unhashable(key)
         engine = self.running_engine()
-        # Most programs never ask.
+        # Most programs never call this.
         from dask_mars.client.showing import Explanation
 
         return Explanation("no workers are running" if engine is None else engine.explain(key))
 
     def serve(self, port: int = 0, address: str = "127.0.0.1", **options: Any) -> Server:
-        """Show in browsers what this runtime does, and let them cancel; nothing can be submitted there.
+        """Show this runtime in browsers, and allow cancelling; there is no submission.
 
-        It needs tornado, as the extra ``web`` installs it. ``docs/page.md`` shows it.
+        It needs tornado, as the extra ``web`` installs it. ``docs/page.md`` describes the page.
 
         Parameters
         ----------
         port : int, optional
-            Default: any that is free.
+            Default: any free port.
         address : str, optional
-            Of the interface. Others than this machine's own need ``certfile`` or ``behind_proxy``.
+            Address of the interface. Other addresses than this machine's own need ``certfile`` or
+            ``behind_proxy``.
         **options
             ``socket_path``, ``token``, ``view_token``, ``hosts``, ``certfile``, ``keyfile``, ``behind_proxy`` and
-            ``connection_file``, as `dask_mars.web.server.serve` takes them.
+            ``connection_file``, as for `dask_mars.web.server.serve`.
 
         Returns
         -------
         Server
-            With ``url``, ``link`` and ``close()``. It ends with the runtime.
+            A server with ``url``, ``link`` and ``close()``. It ends with the runtime.
 
         Raises
         ------
         EngineStopped
             The runtime is closed.
         ValueError
-            The address is not this machine's own and nothing encrypts, or a token is too short.
+            The address is not this machine's own and the connection not encrypted, or a token is too short.
         """
-        # What looks at runtimes is none of their business, and most programs never need it.
+        # `web` imports runtimes, not the other way round, and most programs never need it.
         serve_runtime = pkgutil.resolve_name("dask_mars.web.server:serve_runtime")
         server: Server = serve_runtime(self, port=port, address=address, on_close=self._servers.discard, **options)
         with self._lock:
@@ -469,7 +469,7 @@ class Runtime:
         raise EngineStopped
 
     def close(self) -> None:
-        """End the workers and free all memory. Computations that are running raise `EngineStopped`."""
+        """End the workers and free all memory. Running computations raise `EngineStopped`."""
         with self._lock:
             self._closed = True
             engine, self._engine = self._engine, None
@@ -517,7 +517,7 @@ class Runtime:
 
 
 def _new_engine(settings: config.Settings) -> Engine:
-    # Whoever imports dask_mars need not be about to compute.
+    # Not every program that imports dask_mars computes.
     from dask_mars.diagnostics.event_log import open_configured
     from dask_mars.engine.loop import Engine
 
@@ -526,15 +526,15 @@ def _new_engine(settings: config.Settings) -> Engine:
     return Engine(settings)
 
 
-#: In which time a thread begins that begins at all.
+#: Longest wait for a new thread to begin, in seconds.
 _BEGIN_S = 1.0
 _runtimes: weakref.WeakSet[Runtime] = weakref.WeakSet()
 
 
 def _with_callbacks(options: dict[str, Any]) -> dict[str, Any]:
-    """Have those callbacks called that are active now.
+    """Return options with the callbacks that are active now.
 
-    Others may be when the computation begins, and what Dask's schedulers do about them is not for several threads.
+    Others may be active when the computation begins, and Dask's handling of them is not thread-safe.
     """
     if options.get("callbacks") is None:
         options["callbacks"] = list(Callback.active)
@@ -542,14 +542,14 @@ def _with_callbacks(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _end_submitted(records: Records) -> None:
-    """End what has been submitted and has not come to an engine, which ends the rest."""
+    """Cancel submitted computations that no engine has yet; engines end their own."""
     for record in records.live():
         if record.is_submitted and record.graph is None:
             record.cancel(EngineStopped())
 
 
 def _known(options: dict[str, Any]) -> dict[str, Any]:
-    """Keep the options that are ours; as Dask's own schedulers do, pass over those of others."""
+    """Return our options; ignore those of other schedulers, as Dask's own schedulers do."""
     return {name: value for name, value in options.items() if name in Options._fields}
 
 
@@ -560,14 +560,14 @@ class _Default:
         self._lock = threading.Lock()
         self._records = Records()
         self._runtime: Runtime | None = None
-        #: One more, for calls that want more workers than the default has.
+        #: A second runtime, for calls that request more workers than the default has.
         self._larger: Runtime | None = None
-        #: Those that a larger one has replaced, and that persisted data are in.
+        #: Former larger runtimes that still have persisted data.
         self._replaced: list[Runtime] = []
 
     @property
     def records(self) -> Records:
-        """Of its computations, also of those on clusters."""
+        """Records of its computations, including those on clusters."""
         runtime = self._runtime
         return self._records if runtime is None else runtime.records
 
@@ -612,14 +612,14 @@ _default = _Default()
 
 
 def _after_fork() -> None:
-    """In a forked process: forget the parent's engines, and locks that threads of the parent may have held."""
+    """Forget the parent's engines in a forked process, and locks that threads of the parent may have held."""
     global _default
     _default = _Default()
     for runtime in list(_runtimes):
         runtime._engine = None
         runtime._servers = set()
         runtime._lock = threading.Lock()
-        # Nobody goes on with what the parent's threads were computing.
+        # The parent's threads do not continue here.
         runtime.records = Records()
 
 
@@ -629,7 +629,7 @@ os.register_at_fork(after_in_child=_after_fork)
 def _local_backend(
     engine_for: Callable[[int | None], Engine], store_limit: Callable[[], int], records: Records
 ) -> Backend:
-    """Return what computes in this process, or in the task that this is a part of."""
+    """Return the backend of this process, or the inline one within a task."""
     if process_role.computes_inline():
         return InlineBackend()
     from dask_mars.client.backend import EngineBackend
@@ -641,7 +641,7 @@ def _local_backend(
 
 
 def _checkpoint() -> CheckpointSettings | None:
-    """Return where what is computed now is to be saved."""
+    """Return the checkpoint settings for a new computation."""
     directory = config.get("checkpoint.directory")
     if directory is None:
         return None
@@ -652,7 +652,7 @@ def _checkpoint() -> CheckpointSettings | None:
 
 
 def _default_backend(client: Any) -> Backend:
-    """Return what computes for whoever has named no runtime: inline, on a cluster, or the default engine."""
+    """Return the backend for calls without a runtime: inline, a cluster, or the default engine."""
     if process_role.computes_inline():
         return InlineBackend()
     cluster = _cluster_for(client)
@@ -664,7 +664,7 @@ def _default_backend(client: Any) -> Backend:
 
 
 def _cluster_for(client: Any) -> ClusterBackend | None:
-    """Return the cluster that a computation is for; None if it is for this process's own engine."""
+    """Return the cluster for a computation; None for this process's own engine."""
     address = config.scheduler_address() if client is None else None
     if client is None and address is None and not _has_client():
         return None
@@ -676,13 +676,13 @@ def _cluster_for(client: Any) -> ClusterBackend | None:
 
 
 def _has_client() -> bool:
-    """Say whether there is a current `distributed.Client`, without what only they need who have one.
+    """Return whether there is a current `distributed.Client`, without importing distributed.
 
-    Dask itself imports distributed, where it is installed, as it looks for a client.
+    Dask itself imports distributed, where it is installed, when it searches for a client.
     """
     module = sys.modules.get("distributed.client")
     try:
-        # In another thread it may just be being imported.
+        # Another thread may be importing it right now.
         return hasattr(module, "Client") and module.Client.current() is not None  # type: ignore[union-attr]
     except ValueError:
         return False
@@ -698,7 +698,7 @@ def get(
 ) -> Any:
     """Compute keys of a Dask graph on dask_mars: pass it as ``scheduler=`` wherever Dask takes one.
 
-    The first call starts worker processes, which later calls share and which end with the interpreter.
+    The first call starts worker processes; later calls share them, and they end with the interpreter.
 
     Parameters
     ----------
@@ -707,14 +707,14 @@ def get(
     keys : key or nested list of keys
         What to compute.
     num_workers : int, optional
-        Most worker processes to use for this computation; more are started if there are not so many. Default: what
-        Dask's configuration says under ``num_workers``, else all.
+        Most workers for this computation; more are started if necessary. Default: ``num_workers`` in Dask's
+        configuration, else all.
     retries : int, optional
-        How often a task that raises is tried again. Default: ``dask-mars.retries``, which is 0.
+        Retries of a failed task. Default: ``dask-mars.retries``, which is 0.
     **options
-        ``callbacks``, ``cache`` and ``rerun_exceptions_locally``, with the meaning that Dask's own schedulers
-        give them. ``client``: a `distributed.Client`, to compute on its cluster instead. Others are ignored, as
-        they are there.
+        ``callbacks``, ``cache`` and ``rerun_exceptions_locally``, with the same meaning as for Dask's own
+        schedulers. ``client``: a `distributed.Client`, to compute on its cluster instead. Others are ignored, as
+        Dask's schedulers do.
 
     Returns
     -------
@@ -730,7 +730,7 @@ def get(
     RuntimeError
         The graph has a cycle.
     Exception
-        Whatever a task raises, with the task's own traceback.
+        Any exception of a task, with the task's own traceback.
 
     Examples
     --------
@@ -749,7 +749,7 @@ def get(
 def persist(collections: Iterable[Any], optimize_graph: bool = True, **options: Any) -> tuple[Any, ...]:
     """Compute collections and keep their chunks in the default runtime's store, as `Runtime.persist` does.
 
-    On a cluster they stay there, and this does not wait until they are computed.
+    On a cluster they stay there, and this does not wait for them.
     """
     backend = _default_backend(options.pop("client", None))
     if options.get("num_workers") is None:
@@ -757,7 +757,7 @@ def persist(collections: Iterable[Any], optimize_graph: bool = True, **options: 
     return persist_with(backend, collections, optimize_graph, _known(options))
 
 
-# Where `dask.persist` looks for it.
+# `dask.persist` looks here for it.
 get.persist = persist  # type: ignore[attr-defined]
 
 
@@ -775,27 +775,27 @@ def submit(
     Parameters
     ----------
     *collections : object
-        What `dask.compute` takes.
+        Arguments of `dask.compute`.
     name : str, optional
-        What people are to call the computation.
+        Name of the computation, for lists and pages.
     id : str, optional
-        The text of a UUID, where it is to have this one. Default: a new one.
+        A UUID as text for the id. Default: a new one.
     optimize_graph, traverse : bool, optional
         As for `dask.compute`.
     num_workers : int, optional
         As for `get`.
     **options
-        As for `get`. Dask's callbacks that are active now are called, in another thread.
+        As for `get`. Callbacks that are active now are called, in another thread.
 
     Returns
     -------
     Computation
-        To follow, cancel and fetch it.
+        A handle to follow, cancel and fetch it.
 
     Raises
     ------
     TypeError, ValueError
-        `id` is no UUID, or there is a computation that has it; or another argument makes no sense.
+        `id` is no UUID, or another computation has it; or another argument is invalid.
 
     Examples
     --------
@@ -815,13 +815,13 @@ def submit(
 
 
 def runtime() -> Runtime | ClusterRuntime:
-    """Return the runtime behind `dask_mars.get`, to look at what it does.
+    """Return the runtime behind `dask_mars.get`, for observation.
 
     Returns
     -------
     Runtime or ClusterRuntime
-        Where `dask_mars.get` computes on a cluster, what answers the same questions of that, as far as they can be
-        answered: `state`, `memory`, `explain`, `profile`, `computations`, `cancel`.
+        Where `dask_mars.get` computes on a cluster, an object with the same methods for it, as far as possible:
+        `state`, `memory`, `explain`, `profile`, `computations`, `cancel`.
 
     Examples
     --------

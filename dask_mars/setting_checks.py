@@ -1,4 +1,4 @@
-"""Holds settings against their schema: a wrong one is an error, one that nobody reads a warning."""
+"""Validates settings: a wrong value is an error, an unknown name a warning."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _warn_of_unknown(path: str, nearest: str | None) -> None:
     text = f"nothing reads the setting {path}{hint}"
     if path.replace("_", "-").removeprefix(f"{SECTION}.") in REMOVED:
         text = f"the setting {path} has no effect any more: its value is fixed now"
-    # No level is sure to be the user's: settings are read wherever they are wanted.
+    # Settings are read in many places, so no stack level is sure to be the user's.
     warnings.warn(text, stacklevel=5)
 
 

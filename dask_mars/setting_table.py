@@ -122,7 +122,7 @@ SETTINGS = (
         "computed there."),
     Setting("web.token", None, _TOKEN,
         "The token that opens the pages and the API for everything, as from `secrets.token_urlsafe(32)`. With "
-        "null each server makes its own, and Dask's scheduler has none: there everybody may look, and nobody "
+        "null each server makes its own, and Dask's scheduler has none: there everybody may look, and no one "
         "cancels."),
     Setting("web.view-token", None, _TOKEN,
         "The token that opens them for looking only; null for a new one for each server."),

@@ -1,7 +1,6 @@
-"""Tables that are data first: as text in terminals, as HTML in notebooks.
+"""Tables of data: as text in terminals, as HTML in notebooks.
 
-What is sent to notebooks has styles of its own, as these travel without the sheets of styles of where they were
-made, and takes the colours of text from where it stands, which may be light or dark.
+The HTML has inline styles, because saved notebooks lose style sheets. Text takes the page's colour, light or dark.
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ COLOURS = {"running": "#3b82f6", "finished": "#2e9e4f", "failed": "#dc3545", "ca
 
 
 class Html(str):
-    """What a cell of a table shows in a notebook, such as a bar: it is HTML already."""
+    """HTML for a cell of a table in a notebook, such as a bar."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells, which are text already.
+    """Rows of cells, which are text.
 
     Attributes
     ----------
     columns : sequence of str
         What stands above the columns; may be empty for notebooks.
     rows : sequence of sequence of str
-        The cells; what is to be shown in notebooks alone may have some that are `Html`.
+        The cells; in tables for notebooks some may be `Html`.
     title : str
-        What stands above the table.
+        Heading of the table.
     texts : int
-        So many columns are text, and the others numbers, which stand at the right.
+        Number of columns with text; later ones have numbers, aligned right.
     notes : sequence of str
-        What stands below, a line each.
+        Lines below the table.
     """
 
     columns: Sequence[str]
@@ -74,7 +73,7 @@ class Table:
         return f'<div style="max-width: 60em">{title}{table}{notes}</div>'
 
     def as_rich(self) -> Any:
-        """Return the table as rich prints it."""
+        """Return the table as a renderable of rich."""
         from rich import box
         from rich.console import Group
         from rich.table import Table as RichTable
@@ -92,7 +91,7 @@ class Table:
         return Group(*parts, *[Text(note) for note in self.notes])
 
     def as_text(self) -> str:
-        """Return the table for terminals, as rich prints it; without rich cells stand one after the other."""
+        """Return the table for terminals, as rich prints it; without rich, cells are separated by spaces."""
         if find_spec("rich") is None:
             rows = [self.columns, *self.rows] if self.rows else []
             lines = [*([self.title] if self.title else []), *["  ".join(row) for row in rows], *self.notes]
@@ -106,7 +105,7 @@ class Tabular:
     __slots__ = ()
 
     def tables(self) -> list[Table]:
-        """Return what shows it."""
+        """Return its tables."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -151,7 +150,7 @@ def cut(text: str, most: int) -> str:
 
 
 def rendered(renderable: Any) -> str:
-    """Return what rich would print, without colours, as wide as the terminal is."""
+    """Return rich's output without colours, as wide as the terminal."""
     from rich.console import Console
 
     width = max(shutil.get_terminal_size((100, 24)).columns, 40)

@@ -1,4 +1,4 @@
-"""How numbers read in terminals and notebooks: three digits and a unit, as on the page."""
+"""Numbers in terminals and notebooks: three digits and a unit, as on the page."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def duration(seconds: float) -> str:
 
 
 def remaining(seconds: float) -> str:
-    """Return a length of time that is still to come, which nobody knows to a tenth.
+    """Return a remaining time, which is too uncertain for decimals.
 
     >>> remaining(0.4), remaining(12.34)
     ('a moment', '12 s')
@@ -54,7 +54,7 @@ def remaining(seconds: float) -> str:
 
 
 def percent(part: int, whole: int) -> str:
-    """Return a share as per cent; 100 only when all is done.
+    """Return a fraction in per cent; 100 only when all is done.
 
     >>> percent(0, 0), percent(999, 1000), percent(1000, 1000)
     ('0 %', '99 %', '100 %')

@@ -1,4 +1,4 @@
-"""`with dask_mars.checkpoint(...)` blocks: what they set, and what goes when they end."""
+"""`with dask_mars.checkpoint(...)` blocks: their settings, and the removal of files at their end."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from dask_mars.errors import CheckpointInUse
 
 
 class Budget:
-    """Bytes that may still be written to a directory. Threads may share it.
+    """Bytes that may still be written to a directory. It is thread-safe.
 
     Parameters
     ----------
     limit_bytes : int or None
-        How many may be there; None for any.
+        Limit for the directory; None for none.
     used_bytes : callable
-        Returns how many are there; asked when it matters first.
+        Returns the bytes in the directory; called on first use.
     directory : Path
-        Where they are.
+        The directory.
     spare_bytes : int, optional
-        What is to stay free on the disk.
+        Bytes that must stay free on the disk.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Budget:
         self._lock = threading.Lock()
 
     def take(self, size_bytes: int) -> bool:
-        """Take some; False if there is too little left."""
+        """Take some bytes; return False if too few are left."""
         if self._spare_bytes and self._free_bytes() < size_bytes + self._spare_bytes:
             return False
         if self._limit_bytes is None:
@@ -61,24 +61,24 @@ class Budget:
         return found.f_bavail * found.f_frsize
 
     def give_back(self, size_bytes: int) -> None:
-        """Give some back."""
+        """Give some bytes back."""
         with self._lock:
             if self._used_bytes is not None:
                 self._used_bytes -= size_bytes
 
 
 class Block:
-    """A `with` block, or several that are open for one directory.
+    """A `with` block, or several open ones for one directory.
 
     Parameters
     ----------
     directory : Path
-        Which.
+        The directory.
 
     Attributes
     ----------
     is_closed : bool
-        Whether it has ended without an exception: what it has saved goes.
+        Whether it has ended without an exception, so that its files are removed.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -89,14 +89,14 @@ class Block:
         self.is_closed = False
 
     def enter(self) -> None:
-        """Note that one more block begins."""
+        """Count one more open block."""
         with self._lock:
             self._depth += 1
 
     def leave(self, failed: bool) -> bool:
-        """Note that a block ends, and return whether it was the last; then finished computations' files go.
+        """End a block, and return whether it was the last.
 
-        After an exception they stay: whoever runs it all again has them already.
+        Then files of finished computations are removed; after an exception they stay for the restart.
         """
         with self._lock:
             self._depth -= 1
@@ -106,13 +106,13 @@ class Block:
             finished, self._finished = self._finished, {}
         if not failed:
             for directory in finished.values():
-                # Whoever computes it will remove it.
+                # A process that computes it now removes it later.
                 with contextlib.suppress(CheckpointInUse):
                     directory.discard()
         return True
 
     def keeps(self, directory: ComputationDirectory) -> bool:
-        """Say whether the files of a computation that has finished stay until the block ends."""
+        """Return whether the files of a finished computation stay until the block ends."""
         with self._lock:
             if not self.is_closed:
                 self._finished[directory.identity] = ComputationDirectory(directory.root, directory.identity)
@@ -124,12 +124,12 @@ _blocks: dict[Path, Block] = {}
 
 
 def open_block(directory: Path) -> Block | None:
-    """Return the block that is open for a directory."""
+    """Return the open block of a directory."""
     return _blocks.get(directory)
 
 
 def _forget_after_fork() -> None:
-    """In a forked process: what blocks do at their ends is their process's business."""
+    """Forget the blocks of the parent in a forked process."""
     global _lock
     _lock = threading.Lock()
     _blocks.clear()
@@ -139,7 +139,7 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 class Checkpoint:
-    """Saves what is computed while it is in force; `dask_mars.checkpoint` makes it."""
+    """Saves chunks while it is active; `dask_mars.checkpoint` creates it."""
 
     def __init__(
         self, directory: str | os.PathLike[str], limit: int | float | str | None, cost_share: float | None
@@ -181,29 +181,29 @@ def checkpoint(
     limit: int | float | str | None = None,
     cost_share: float | None = None,
 ) -> Checkpoint:
-    """Save what is computed in a `with` block, as far as that pays, so that it need not be computed again.
+    """Save chunks in a `with` block where that pays, so that they need not be computed again.
 
-    When the process dies, and the script is run again, what was saved is read, and what only that needed is not
-    computed. When the block ends without an exception, what it has saved is removed.
+    When the process dies and the script runs again, saved chunks are read, and chunks that only they need are not
+    computed. When the block ends without an exception, its files are removed.
 
     Parameters
     ----------
     directory : str or Path
-        Where to save. Several computations, and several processes, may use it, as long as no two compute the same.
+        Where to save. Several computations, and several processes, may use it, but no two may compute the same.
     limit : int, float or str, optional
-        How many bytes may be there, as in ``"50 GiB"``. Default: ``dask-mars.checkpoint.limit``.
+        Limit for the directory, in bytes or as in ``"50 GiB"``. Default: ``dask-mars.checkpoint.limit``.
     cost_share : float, optional
-        How much of the time saving may take. Default: ``dask-mars.checkpoint.cost-share``, 0.05.
+        Share of the time that saving may take. Default: ``dask-mars.checkpoint.cost-share``, 0.05.
 
     Returns
     -------
     Checkpoint
-        To be used in a `with` statement.
+        For a `with` statement.
 
     Raises
     ------
     ValueError
-        An argument makes no sense.
+        An argument is invalid.
 
     Examples
     --------

@@ -17,7 +17,7 @@ from dask_mars.errors import CheckpointError
 )
 @click.option("--remove-all", is_flag=True, help="Remove all that no process uses.")
 def main(directory: Path, ids: tuple[str, ...], remove_all: bool) -> None:
-    """Show what is saved in DIRECTORY, and how much work that saves; remove it if that is wished."""
+    """List the checkpoints in DIRECTORY, and the work that each saves; remove some on request."""
     try:
         found = checkpoints(directory)
         for id in ids:

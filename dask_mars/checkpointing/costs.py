@@ -1,4 +1,4 @@
-"""What it costs to write to a directory, measured there, and followed as chunks are written."""
+"""Costs of writing to a directory, measured there, and updated with each write."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from dask_mars.checkpointing.policy import ASSUMED, Costs
 from dask_mars.store.codec import lz4_codec
 from dask_mars.store.spill_files import SpillFiles
 
-#: What is written to find out: the bytes of a small and of a large file, and how often each is.
+#: Bytes of the small and the large measured file, and number of rounds.
 _SMALL_BYTES, _LARGE_BYTES, _ROUNDS = 1 << 12, 1 << 20, 3
-#: Records that are written together, more or less.
+#: Typical number of records that are written together.
 _RECORDS = 16
-#: What the engine's thread has to do for it takes about as long as what the thread that writes does.
+#: Factor for the engine thread's work, which takes about as long as the writer's.
 _HANDLING = 2.0
-#: How much one more measurement counts, and by how much it may differ from what is known: others use the disk too.
+#: Weight of one more measurement, and largest accepted change, as a factor: other processes use the disk too.
 _WEIGHT, _MOST = 0.1, 4.0
-#: Values from so many bytes on tell of bytes, those of fewer of files.
+#: Size from which a write updates the costs by bytes; smaller ones update the costs by file.
 _LARGE_FROM = 1 << 18
 
 
 class MeasuredCosts:
-    """Costs that follow what is measured. One thread measures, others read.
+    """Measured costs. One thread measures, others read.
 
     Attributes
     ----------
     now : Costs
-        As far as is known.
+        The current estimate.
     """
 
     def __init__(self) -> None:
@@ -39,25 +39,25 @@ class MeasuredCosts:
         self.is_measured = False
 
     def measure(self, directory: Path) -> None:
-        """Write some files to a directory and remove them.
+        """Measure by writing and removing some files.
 
         Raises
         ------
         SpillError
-            It cannot be written to.
+            The directory is not writable.
         """
         files = SpillFiles(directory, lz4_codec())
         data = os.urandom(_SMALL_BYTES) * (_LARGE_BYTES // _SMALL_BYTES)
         small_s = min(_written_s(files, data[:_SMALL_BYTES]) for _ in range(_ROUNDS))
         large_s = min(_written_s(files, data) for _ in range(_ROUNDS))
         byte_s = max(large_s - small_s, 0.0) / (_LARGE_BYTES - _SMALL_BYTES)
-        # A record takes its part of a call, and what is to be done for it in Python.
+        # A record costs its part of a system call, and its encoding.
         record_s = min(_encoded_s() for _ in range(_ROUNDS)) + small_s / _RECORDS
         self.now = Costs(_HANDLING * record_s, _HANDLING * small_s, byte_s)
         self.is_measured = True
 
     def learn(self, size_bytes: int, spent_s: float) -> None:
-        """Take note of what writing one file has taken."""
+        """Update the costs with one written file."""
         known = self.now
         if size_bytes >= _LARGE_FROM:
             found = max(spent_s - known.file_s, 0.0) / size_bytes
@@ -67,7 +67,7 @@ class MeasuredCosts:
             self.now = known._replace(file_s=_followed(known.file_s, found))
 
     def learn_records(self, count: int, spent_s: float) -> None:
-        """Take note of what appending some records has taken."""
+        """Update the costs with some appended records."""
         known = self.now
         self.now = known._replace(record_s=_followed(known.record_s, _HANDLING * spent_s / count))
 

@@ -1,4 +1,4 @@
-"""Directories of checkpoints, one for each computation: what is known of it, journals, files; beside it a lock."""
+"""Directories of checkpoints, one for each computation: facts, journals, files of chunks; and its lock."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from dask_mars.store.spill_ownership import make_private_directory
 
 _LOCK, _ABOUT, _JOURNAL, _CHUNK = ".lock", "about.json", ".journal", ".chunk"
 _PARTIAL = ".partial"
-#: How often is looked whether another process has let go.
+#: Poll interval for a lock that another process holds, in seconds.
 _LOOK_S = 0.05
-#: Between looks at a directory that others remove meanwhile.
+#: Attempts to open a directory that other processes remove meanwhile.
 _ATTEMPTS = 100
-#: How addresses of file systems begin; those of local ones are directories.
+#: Matches the scheme of a file system's address; local ones are directories.
 _ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)(?:::|://)")
 _LOCAL_SCHEMES = ("file", "local")
 
 
 class ComputationDirectory:
-    """The directory of one computation, whether or not somebody uses it.
+    """The directory of one computation.
 
-    It is there once something is noted. The lock is beside it, as most computations save nothing, and to make and
-    remove a directory takes some file systems milliseconds.
+    It exists once something is saved. The lock is beside it: most computations save nothing, and some file systems
+    need milliseconds to create and remove a directory.
 
     Parameters
     ----------
     root : Path
         The directory that the user has named.
     identity : str
-        Of the computation.
+        Name of the computation.
     """
 
     def __init__(self, root: Path, identity: str) -> None:
@@ -54,34 +54,34 @@ class ComputationDirectory:
         self._lock_path = root / f"{identity}{_LOCK}"
         self._lock: int | None = None
 
-    # -- who uses it --------------------------------------------------------------------------------------------
+    # -- its lock -----------------------------------------------------------------------------------------------
 
     def acquire(self, wait_s: float) -> None:
-        """Keep others from using it; the lock goes with this process.
+        """Lock it against other processes; the lock ends with this process.
 
         Parameters
         ----------
         wait_s : float
-            How long to wait for another process that uses it.
+            Longest wait for another process, in seconds.
 
         Raises
         ------
         CheckpointInUse
-            Another one uses it still.
+            Another process still uses it.
         CheckpointFailed
-            It could not be made, or others could write to it.
+            It could not be created, or other users could write to it.
         """
         deadline = time.monotonic() + wait_s
         reason = OSError(errno.EAGAIN, "others make and remove it again and again")
         for _ in range(_ATTEMPTS):
             try:
-                # It may be everybody's: what is in it is this user's alone.
+                # The root may be shared; each computation's directory is private to its user.
                 self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
                 if os.path.lexists(self.path):
                     make_private_directory(self.path)
                 descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             except FileNotFoundError as error:
-                # Whoever had it has just removed it.
+                # The previous holder has just removed it.
                 reason = error
                 continue
             except OSError as error:
@@ -97,7 +97,7 @@ class ComputationDirectory:
         raise failed(self.path, reason)
 
     def _locked(self, descriptor: int, deadline: float) -> bool:
-        """Lock a file; False if it is gone by then."""
+        """Lock a file; return False if it was removed meanwhile."""
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -113,26 +113,26 @@ class ComputationDirectory:
                 return False
         except OSError:
             return False
-        # A disk that is full has no room for who it is: the lock holds all the same.
+        # On a full disk the holder's name cannot be written, but the lock holds.
         with contextlib.suppress(OSError):
             holder = f"process {os.getpid()} on {socket.gethostname()}".encode()
-            # Not cut to nothing first: what was is flushed to the disk when it is closed, by ext4 and others.
+            # Truncate last: ext4 and others flush a file that is first truncated to zero when it is closed.
             os.pwrite(descriptor, holder, 0)
             if os.fstat(descriptor).st_size > len(holder):
                 os.ftruncate(descriptor, len(holder))
         return True
 
     def release(self) -> None:
-        """Let others use it."""
+        """Release the lock."""
         lock, self._lock = self._lock, None
         if lock is not None:
-            # Processes that were forked meanwhile have it too.
+            # Forked processes share the lock's file description, so unlock explicitly.
             with contextlib.suppress(OSError):
                 fcntl.flock(lock, fcntl.LOCK_UN)
             os.close(lock)
 
     def is_in_use(self) -> bool:
-        """Say whether a living process uses it."""
+        """Return whether a living process uses it."""
         try:
             descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
@@ -146,19 +146,19 @@ class ComputationDirectory:
         return False
 
     def remove(self) -> None:
-        """Remove it and all that is in it."""
+        """Remove it with all files."""
         shutil.rmtree(self.path, ignore_errors=True)
-        # The lock goes last: who waits for it finds that it is gone, and makes a new one.
+        # The lock goes last: a waiting process notices its removal and creates a new one.
         with contextlib.suppress(OSError):
             self._lock_path.unlink()
 
     def discard(self) -> None:
-        """Remove it, if it is there.
+        """Remove it, if it exists.
 
         Raises
         ------
         CheckpointInUse
-            A process uses it.
+            Another process uses it.
         """
         if not (self.path.exists() or self._lock_path.exists()):
             return
@@ -168,10 +168,10 @@ class ComputationDirectory:
         finally:
             self.release()
 
-    # -- what is in it ------------------------------------------------------------------------------------------
+    # -- its files ----------------------------------------------------------------------------------------------
 
     def about(self) -> dict[str, Any]:
-        """Return what was noted of it; nothing if that cannot be read."""
+        """Return its facts; an empty dict if they cannot be read."""
         try:
             found = json.loads((self.path / _ABOUT).read_bytes())
         except (OSError, ValueError):
@@ -179,12 +179,12 @@ class ComputationDirectory:
         return found if isinstance(found, dict) else {}
 
     def note(self, about: Mapping[str, Any]) -> None:
-        """Note what is to be known of it, having made it if need be.
+        """Write its facts, and create it if necessary.
 
         Raises
         ------
         OSError
-            It cannot be written.
+            The facts cannot be written.
         """
         make_private_directory(self.path)
         partial = self.path / f".{secrets.token_hex(4)}{_PARTIAL}"
@@ -201,14 +201,14 @@ class ComputationDirectory:
         Raises
         ------
         OSError
-            It cannot be made.
+            The file cannot be created.
         """
         return Journal(self.path / f"{secrets.token_hex(8)}{_JOURNAL}", self.identity)
 
     def read(self) -> tuple[dict[tuple[Any, str], Saved], set[Any]]:
-        """Return what is saved, by key and form, and the keys of what was begun and must not be begun again.
+        """Return the saved chunks, by key and form, and the keys of started chunks that must not start again.
 
-        Files that are not as long as they were written are passed over.
+        Files of unexpected size are skipped.
         """
         saved: dict[tuple[Any, str], Saved] = {}
         begun: set[Any] = set()
@@ -225,7 +225,7 @@ class ComputationDirectory:
         return saved, begun
 
     def _usable(self, record: Saved, sizes: Mapping[str, int]) -> Saved | None:
-        """Return a record as it can be read here, None if what it tells of is gone."""
+        """Return a record with the path of its file, None if the file is gone."""
         if record.ref[0] != SPILLED:
             return record
         file = spilled_file(record.ref)
@@ -243,15 +243,15 @@ class ComputationDirectory:
         return sizes
 
     def is_empty(self) -> bool:
-        """Say whether nothing is saved in it."""
+        """Return whether nothing is saved in it."""
         return not any(name.endswith(_JOURNAL) for name in self._sizes())
 
     def size_bytes(self) -> int:
-        """Return how many bytes its files have."""
+        """Return the size of its files, in bytes."""
         return sum(self._sizes().values())
 
     def used_last_s(self) -> float:
-        """Return when it was written to last, or its lock was taken: in seconds since 1970."""
+        """Return the time of the last write or lock, in seconds since 1970."""
         newest = 0.0
         with contextlib.suppress(OSError):
             newest = self._lock_path.stat().st_mtime
@@ -261,7 +261,7 @@ class ComputationDirectory:
         return newest
 
     def tidy(self, saved: Mapping[tuple[Any, str], Saved]) -> None:
-        """Remove files that are not whole, or of which no journal tells."""
+        """Remove incomplete files, and those without a record in a journal."""
         wanted = {
             Path(spilled_file(record.ref).path).name for record in saved.values() if record.ref[0] == SPILLED
         }
@@ -271,7 +271,7 @@ class ComputationDirectory:
                     (self.path / name).unlink()
 
     def clear(self) -> None:
-        """Remove all that is saved."""
+        """Remove all files."""
         for name in self._sizes():
             with contextlib.suppress(OSError):
                 (self.path / name).unlink()
@@ -293,21 +293,21 @@ def _in(directory: Path, ref: ObjectRef) -> ObjectRef:
 
 
 def named(ref: ObjectRef) -> ObjectRef:
-    """Return a reference to a value in a file whose path is only the name of the file."""
+    """Return a reference to a file by name instead of path."""
     file: SpilledFile = spilled_file(ref)
     return (*ref[:2], dataclasses.replace(file, path=Path(file.path).name), *ref[3:])
 
 
 def failed(path: Path, error: OSError) -> CheckpointFailed:
-    """Return the exception for a directory that cannot be used."""
+    """Return the exception for an unusable directory."""
     reason = error.strerror or str(error)
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        reason += "; it has to be this user's own, and writable for nobody else"
+        reason += "; it must belong to this user, and no other user may be able to write to it"
     return CheckpointFailed(str(path), reason)
 
 
 def computations(root: Path) -> Iterator[ComputationDirectory]:
-    """Yield the directories of computations in one that a user has named."""
+    """Yield the directories of computations in a directory that a user has named."""
     try:
         found = list(os.scandir(root))
     except FileNotFoundError:
@@ -315,7 +315,7 @@ def computations(root: Path) -> Iterator[ComputationDirectory]:
     except OSError as error:
         raise failed(root, error) from error
     names = {entry.name for entry in found if entry.is_dir(follow_symlinks=False)}
-    # Nothing may be saved of them, or not yet.
+    # A lock without directory: nothing is saved yet.
     names |= {entry.name.removesuffix(_LOCK) for entry in found if entry.name.endswith(_LOCK)}
     for name in sorted(names):
         if len(name) == 32 and set(name) <= set("0123456789abcdef"):
@@ -328,7 +328,7 @@ def directory_of(named: str | os.PathLike[str]) -> Path:
     Raises
     ------
     ValueError
-        It is the address of something that is not on a disk, and would else be made a directory's name.
+        It is the address of a remote file system; as a path it would create a directory with that name.
     """
     text = os.fspath(named)
     address = _ADDRESS.match(text) if isinstance(named, str) else None
@@ -343,7 +343,7 @@ def directory_of(named: str | os.PathLike[str]) -> Path:
 
 
 def name_of_file(prefix: str, chunk: int) -> str:
-    """Return the name of the file of a chunk."""
+    """Return the file name for a chunk."""
     return f"{prefix}-{chunk}{_CHUNK}"
 
 

@@ -1,4 +1,4 @@
-"""Files behind fsspec's file systems and Zarr's stores: where they are, and what tells that they have changed."""
+"""Files in fsspec's file systems and Zarr's stores: their locations and fingerprints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from dask_mars.graph.callables import package_of
 
-#: What file systems say of a file that is another when its content is: sums, versions, times. Letters alone count.
+#: Fields of file systems that change with a file's content: checksums, versions, times; only their letters are
+#: compared.
 _TELLING = frozenset(
     {
         *("etag", "md5", "md5hash", "contentmd5", "digest", "checksum", "crc", "crc32c", "sha", "sha256"),
@@ -23,15 +24,15 @@ _TELLING = frozenset(
         *("created", "creationtime", "datetime"),
     }
 )
-#: How many file systems may be around the one that has the files.
+#: Most nested file systems and wrappers.
 _DEEPEST = 8
-#: Of how many files of one array is looked at most: a thousand of them take a request, more or less.
+#: Most files of one array to fingerprint; a request lists about a thousand.
 _MOST_FILES = 100_000
-#: How many single files are asked for at once.
+#: Most concurrent requests for single files.
 _AT_ONCE = 16
-#: What may be secret in an address: who asks, and how they are let in.
+#: Matches possible secrets in an address: user names, passwords, queries.
 _SECRETS = re.compile(r"(?<=//)[^/@]*@|[?#].*$")
-#: Stores of Zarr that are local directories, those of fsspec's, those that are a file, and those in memory.
+#: Zarr's stores in local directories, on fsspec's file systems, in single files, and in memory.
 _DIRECTORY_STORES = frozenset({"LocalStore", "DirectoryStore", "NestedDirectoryStore"})
 _FILE_SYSTEM_STORES = frozenset({"FsspecStore", "FSStore"})
 _FILE_STORES = frozenset({"ZipStore", "SQLiteStore", "DBMStore", "LMDBStore"})
@@ -44,11 +45,11 @@ class Elsewhere(NamedTuple):
     Attributes
     ----------
     name : str
-        Its address, for people, without what may be secret.
+        Its address without secrets, for messages.
     filesystem : fsspec.AbstractFileSystem or None
-        Which has it; None if there is nobody to be asked.
+        The file system; None if there is none to query.
     path : str
-        Where it is there.
+        Path in the file system.
     is_file : bool
         Whether it is one file.
     """
@@ -65,12 +66,12 @@ class Elsewhere(NamedTuple):
         return isinstance(other, Elsewhere) and self.name == other.name
 
 
-#: What is read: a path on a local disk, or something else.
+#: A source: a path on a local disk, or a file elsewhere.
 Source = Path | Elsewhere
 
 
 def source_at(filesystem: Any, path: str, is_file: bool) -> Source:
-    """Return what a file system of fsspec's has at a path: of copies, archives and parts what they are of."""
+    """Return the source at a path of fsspec's; for copies, archives and subdirectories their original."""
     for _ in range(_DEEPEST):
         archive = getattr(filesystem, "of", None)
         names = {kind.__name__ for kind in type(filesystem).__mro__}
@@ -95,9 +96,9 @@ def source_at(filesystem: Any, path: str, is_file: bool) -> Source:
 
 
 def source_named(address: str) -> Source | None:
-    """Return the file that an address is of, as in ``s3://bucket/table.csv``, or a path; None if it is neither."""
+    """Return the source that an address, as ``s3://bucket/table.csv``, or a path names; None if it is neither."""
     if "://" not in address:
-        # Few texts are paths.
+        # Few strings are paths.
         path = Path(address)
         try:
             return path if path.exists() else None
@@ -107,17 +108,17 @@ def source_named(address: str) -> Source | None:
         filesystem, path = import_module("fsspec.core").url_to_fs(address)
         return source_at(filesystem, path, is_file=True)
     except Exception:
-        # Such as a database, or what asks for a package that is not here.
+        # A database's address perhaps, or one that needs a package that is not installed.
         return Elsewhere(_SECRETS.sub("", address))
 
 
 def zarr_source(array: Any) -> Source | None:
-    """Return where a Zarr array is; None if it is in this process's memory, or none of Zarr's."""
+    """Return the source of a Zarr array; None for arrays in memory, and for other objects."""
     if package_of(type(array)) != "zarr":
         return None
     store = getattr(array, "store", None)
     for _ in range(_DEEPEST):
-        # What logs, or counts, what another store does.
+        # Wrappers that log or count the calls of another store.
         store = getattr(store, "_store", store)
     kind = type(store).__name__
     if store is None or kind in _MEMORY_STORES:
@@ -137,7 +138,7 @@ def zarr_source(array: Any) -> Source | None:
 
 
 def known_of(sources: Iterable[Elsewhere]) -> dict[str, str | None]:
-    """Return by name what is another when a source is; None where that cannot be told."""
+    """Return the fingerprint of each source by name; None if there is none."""
     found: dict[str, str | None] = {}
     files: list[Elsewhere] = []
     for source in sources:
@@ -146,7 +147,7 @@ def known_of(sources: Iterable[Elsewhere]) -> dict[str, str | None]:
         else:
             found[source.name] = _known_of(source)
     if files:
-        # Each is a way through the network and back.
+        # Each is a round trip through the network.
         with ThreadPoolExecutor(min(_AT_ONCE, len(files))) as pool:
             found.update(zip([file.name for file in files], pool.map(_known_of, files), strict=True))
     return found
@@ -155,18 +156,18 @@ def known_of(sources: Iterable[Elsewhere]) -> dict[str, str | None]:
 def _known_of(source: Elsewhere) -> str | None:
     is_web = "http" in _protocols(source.filesystem)
     if source.filesystem is None or (is_web and not source.is_file):
-        # What lists files there are pages, which tell no more than names.
+        # HTTP directories are listings in pages, which have only names.
         return None
     try:
         filesystem = _synchronous(source.filesystem)
-        # What it has remembered may be what was.
+        # The file system's cache may be out of date.
         filesystem.invalidate_cache(filesystem._parent(source.path))
         entries = {source.path: filesystem.info(source.path)} if source.is_file else {}
         if not source.is_file or entries[source.path].get("type") == "directory":
             filesystem.invalidate_cache(source.path)
             entries = filesystem.find(source.path, detail=True)
     except Exception:
-        # Whatever the reason is, whoever reads it will be told.
+        # The task that reads it will report the reason.
         return None
     told = {name: _telling(filesystem, name, entry) for name, entry in entries.items()}
     if not told or None in told.values():
@@ -175,7 +176,7 @@ def _known_of(source: Elsewhere) -> str | None:
 
 
 def _telling(filesystem: Any, name: str, entry: Mapping[str, Any]) -> list[tuple[str, str]] | None:
-    """Return of what is known of a file what tells of its content, None if that is no more than its size."""
+    """Return the fields that change with a file's content, and its size; None if there are no such fields."""
     found = [
         (key, str(value))
         for key, value in sorted(entry.items())
@@ -187,7 +188,7 @@ def _telling(filesystem: Any, name: str, entry: Mapping[str, Any]) -> list[tuple
 
 
 def _synchronous(filesystem: Any) -> Any:
-    """Return a file system that can be asked from any thread, which those of Zarr's cannot."""
+    """Return a file system for calls from any thread; those of Zarr's are asynchronous."""
     if not getattr(filesystem, "asynchronous", False):
         return filesystem
     fields = json.loads(filesystem.to_json())

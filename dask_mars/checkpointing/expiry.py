@@ -1,7 +1,7 @@
-"""Which checkpoints of other computations are removed before one begins, and their removal.
+"""Expiry of other computations' checkpoints, before a computation starts.
 
-Files go when what they were for has succeeded. What nobody begins again leaves its files: scripts that were
-given up, and those whose random numbers have no seed, so that their keys are others each time.
+Files are removed when their computation succeeds. Abandoned scripts leave files, and so do computations with
+unseeded random numbers, whose keys differ in each run.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import NamedTuple
 from dask_mars.checkpointing.directory import ComputationDirectory, computations
 from dask_mars.errors import CheckpointError
 
-#: What was used within this time is not removed for want of room: it may belong to a block that goes on.
+#: Age below which a checkpoint is not removed for space, in seconds: its block may still run.
 FRESH_S = 86_400.0
-#: How much of the limit may be taken by what nobody uses, once that is in the way.
+#: Share of the limit that unused checkpoints may take once space is short.
 _SHARE = 0.5
-#: How often a process looks at a directory at most.
+#: Shortest interval between two checks of a directory by one process, in seconds.
 _LOOK_S = 3600.0
 
 
@@ -31,13 +31,13 @@ class Unused(NamedTuple):
     Attributes
     ----------
     id : str
-        The name of its directory.
+        Name of its directory.
     age_s : float
-        For how long nobody has used it.
+        Time since its last use, in seconds.
     size_bytes : int
-        What it takes on disk.
+        Size on disk, in bytes.
     can_be_found : bool
-        Whether its keys may be the same when it is computed again.
+        Whether another run may have the same keys.
     is_empty : bool
         Whether nothing is saved in it.
     """
@@ -50,16 +50,16 @@ class Unused(NamedTuple):
 
 
 def expired(unused: Iterable[Unused], age_s: float | None, surplus_bytes: int) -> list[str]:
-    """Return the ids of those that are to go.
+    """Return the ids of checkpoints to remove.
 
     Parameters
     ----------
     unused : iterable of Unused
-        What there is.
+        Checkpoints that no process uses.
     age_s : float or None
-        After which time they go; None for never.
+        Age at which they are removed, in seconds; None for never.
     surplus_bytes : int
-        How many bytes are to go, those first that were not used for the longest time.
+        Bytes to free, from the least recently used checkpoints.
     """
     gone: list[str] = []
     for each in sorted(unused, key=lambda each: (-each.age_s, each.id)):
@@ -72,27 +72,27 @@ def expired(unused: Iterable[Unused], age_s: float | None, surplus_bytes: int) -
 
 
 def tidy(root: Path, age_s: float | None, limit_bytes: int | None) -> Sequence[str]:
-    """Remove what has expired in a directory, and return the ids.
+    """Remove expired checkpoints, and return their ids.
 
     Parameters
     ----------
     root : Path
         The directory that the user has named.
     age_s : float or None
-        As `expired` takes it.
+        As for `expired`.
     limit_bytes : int or None
-        How many bytes may be there.
+        Limit for the directory, in bytes.
     """
     found = {each.identity: each for each in computations(root)}
     sizes = {id: each.size_bytes() for id, each in found.items()}
     unused = [_described(each, sizes[id]) for id, each in found.items() if not each.is_in_use()]
     surplus_bytes = 0
     if limit_bytes is not None:
-        # While there is room, none of them is in anybody's way.
+        # Without a surplus no checkpoint is removed for space.
         surplus_bytes = sum(sizes.values()) - int(limit_bytes * _SHARE)
     removed: list[str] = []
     for id in expired(unused, age_s, surplus_bytes):
-        # Whoever has taken it since has a use for it; and what must not be begun twice has to be known.
+        # Skip those that a process has locked since, and those with starts that must not be repeated.
         with contextlib.suppress(OSError, CheckpointError):
             if not found[id].read()[1]:
                 found[id].discard()
@@ -115,7 +115,7 @@ _looked_s: dict[Path, float] = {}
 
 
 def tidy_now_and_then(root: Path, age_s: float | None, limit_bytes: int | None) -> None:
-    """Remove what has expired in a directory, unless this process has just looked at it."""
+    """Remove expired checkpoints, unless this process has checked the directory recently."""
     now = time.monotonic()
     with _lock:
         if now - _looked_s.get(root, -_LOOK_S) < _LOOK_S:

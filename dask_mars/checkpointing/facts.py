@@ -1,4 +1,4 @@
-"""What is to be known of chunks before they are saved: which must not be, which have to be, which write where."""
+"""Classifies chunks for checkpointing: never saved, always saved, side effects."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from dask_mars.worker.shuffle import map_bag, map_frame
 
 
 class Facts(NamedTuple):
-    """What is known of a graph's chunks.
+    """Facts about a graph's chunks.
 
     Attributes
     ----------
     exempt : bytearray
-        Which chunks are not saved: those that write where nobody could say that it is still there, such as the
-        memory of the user's process, and all that depends on them.
+        Chunks that are never saved: those that write to unverifiable targets, such as the memory of the user's
+        process, and their dependents.
     forced : frozenset of int
-        Those that are saved whatever that costs: stores, whose results are small, and what the user has annotated.
+        Chunks that are saved at any cost: stores, whose results are small, and chunks that the user has annotated.
     unrepeatable : frozenset of int
-        Those that are not to be begun twice.
+        Chunks that must not start twice.
     stores : dict
-        What chunks write to targets of which proof can be had.
+        Regions that chunks write to verifiable targets.
     taints : frozenset of int
-        Those of the exempt that make those exempt which depend on them.
+        The exempt chunks whose dependents are exempt too.
     written : frozenset of Path or Elsewhere
-        Where stores write to, as far as that can be told.
+        Targets of stores, as far as known.
     """
 
     exempt: bytearray
@@ -47,7 +47,7 @@ class Facts(NamedTuple):
 
 
 class _Kinds(NamedTuple):
-    """Operands by what they do, by their numbers."""
+    """Numbers of operands by effect."""
 
     tainting: frozenset[int]
     beginning: frozenset[int]
@@ -56,21 +56,21 @@ class _Kinds(NamedTuple):
     storing: frozenset[int]
 
 
-#: Of graphs whose operands only return something.
+#: The kinds of graphs without side effects.
 _ORDINARY = _Kinds(*[frozenset[int]()] * 5)
 
 
 def facts_of(graph: ChunkGraph, sources: Collection[Source] = (), trusts_targets: bool = False) -> Facts:
-    """Look at a graph.
+    """Return the facts about a graph.
 
     Parameters
     ----------
     graph : ChunkGraph
-        Prepared.
+        A prepared graph.
     sources : collection of Path or Elsewhere, optional
-        What it reads; what it also writes is not to be begun twice.
+        Its sources; a chunk that also writes one must not start twice.
     trusts_targets : bool, optional
-        What was written to targets of which there is no proof counts as written: nobody makes them anew.
+        Treat unverifiable targets as written; for services, where no user recreates targets.
     """
     kinds = _kinds(graph)
     calls = {number: store_calls(graph.operands[number]) for number in kinds.storing}
@@ -98,7 +98,7 @@ def facts_of(graph: ChunkGraph, sources: Collection[Source] = (), trusts_targets
                     roots[id(region.target)] = root = region.root()
                     targets[id(region.target)] = zarr_source(region.target) if root is None else root
             if not read.isdisjoint([targets[id(region.target)] for region in known]):
-                # What it reads is no more once it has written.
+                # A second start would read its own output.
                 unrepeatable.add(chunk)
             if len(known) == len(found) and None not in [roots[id(region.target)] for region in known]:
                 stores[chunk] = known
@@ -114,7 +114,7 @@ def facts_of(graph: ChunkGraph, sources: Collection[Source] = (), trusts_targets
             exempt[chunk] = 1
     for chunk, wanted in graph.saves.items():
         exempt[chunk] |= not wanted
-    # What appends to files that others begin anew each time may be begun again with them.
+    # A chunk that appends to a file may start again if the file is created anew each time.
     unrepeatable -= begun_anew
     forced |= unrepeatable | stores.keys()
     written = frozenset([target for target in targets.values() if target is not None])
@@ -130,7 +130,7 @@ def _kinds(graph: ChunkGraph) -> _Kinds:
         elif appends(operand):
             appending.add(number)
             if operand.in_client:
-                # Workers' results alone are saved.
+                # Only results of workers are saved.
                 tainting.add(number)
         elif makes_files(functions) or any(_writes(function) for function in functions):
             tainting.add(number)
@@ -138,7 +138,7 @@ def _kinds(graph: ChunkGraph) -> _Kinds:
         elif operand.in_client:
             tainting.add(number)
         elif any(function is map_bag or function is map_frame for function in functions):
-            # A map output has a form of its own, of which its readers take parts.
+            # Map outputs have a format of their own, of which readers take parts.
             exempt.add(number)
         elif store_calls(operand):
             storing.add(number)
@@ -162,7 +162,7 @@ def _writes(function: object) -> bool:
 
 
 def _spread(graph: ChunkGraph, taints: set[int]) -> None:
-    """Add what depends on chunks: their inputs have smaller numbers."""
+    """Add the dependents of chunks, which have larger numbers."""
     first = min(taints, default=len(graph))
     for chunk in range(first, len(graph)):
         if chunk not in taints and not taints.isdisjoint(graph.inputs[chunk]):
@@ -170,7 +170,7 @@ def _spread(graph: ChunkGraph, taints: set[int]) -> None:
 
 
 def begun_before(facts: Facts, keys: list[Key], begun: Collection[Key], saved: Collection[int]) -> Key | None:
-    """Return the key of a chunk that must not be begun again, None if there is none."""
+    """Return the key of a chunk that must not start again but did start, None if there is none."""
     for chunk in sorted(facts.unrepeatable):
         if chunk not in saved and keys[chunk] in begun:
             return keys[chunk]

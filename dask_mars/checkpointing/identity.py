@@ -1,4 +1,4 @@
-"""By what computations and saved values are known again, in another process and on another day."""
+"""Names by which computations and saved values are found again, in later runs."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 from dask_mars.graph.callables import full_name
 from dask_mars.graph.chunks import DATA, ChunkGraph, Key, Operand, Subprogram, layer_of
 
-#: What a key ends with that is another one in each run.
+#: Matches the end of a key that differs in each run: a UUID.
 _RANDOM = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?4[0-9a-f]{3}-?[89ab][0-9a-f]{3}-?[0-9a-f]{12}$")
-#: How deep results may be assembled of what is assembled.
+#: Most levels of assemblies of assemblies.
 _DEEPEST = 4
-#: Of how many keys a name is made: that of a directory need not tell all computations apart, as chunks have keys.
+#: Most keys in a name. Names of directories may collide, as chunks are found by key.
 _MOST_KEYS = 512
 
 
 def known_by(graph: ChunkGraph) -> tuple[str, bool]:
-    """Return the name of a computation, and what `has_lasting_keys` says.
+    """Return the name of a computation, and the value of `has_lasting_keys`.
 
-    The name is equal for those that are asked for the same chunks. What assembles a result has a key that is
-    another one in each run; there the keys of what it assembles count.
+    Requests for the same chunks have the same name. The keys of assemblies differ in each run; their inputs count
+    instead.
     """
     lasting, others = _roots(graph)
     digest = hashlib.sha256()
@@ -32,16 +32,16 @@ def known_by(graph: ChunkGraph) -> tuple[str, bool]:
 
 
 def has_lasting_keys(graph: ChunkGraph) -> bool:
-    """Say whether some of what is asked for may have the same keys when it is computed again."""
+    """Return whether some requested chunks may have the same keys in another run."""
     return bool(_roots(graph)[0])
 
 
 def _roots(graph: ChunkGraph) -> tuple[set[Key], set[Key]]:
-    """Return the keys of what is asked for: those that may be the same again, and those that never are."""
+    """Return the keys of requested chunks that may recur in another run, and those that never do."""
     lasting: set[Key] = set()
     others: set[Key] = set()
     chunks = _some(graph.outputs)
-    # Most of what is asked for is of one layer, or of a few.
+    # Most requests are for chunks of one layer, or of a few.
     random: dict[str, bool] = {}
     for depth in range(_DEEPEST):
         deeper: list[int] = []
@@ -61,13 +61,13 @@ def _roots(graph: ChunkGraph) -> tuple[set[Key], set[Key]]:
 
 
 def _some(chunks: list[int]) -> list[int]:
-    """Return chunks, of very many those at equal distances."""
+    """Return chunks, sampled at equal distances if there are very many."""
     return chunks[:: max(1, len(chunks) // _MOST_KEYS)]
 
 
 def _is_random(layer: str) -> bool:
     match = _RANDOM.search(layer)
-    # Dask's own tokens have as many digits: by chance one in thirty-two looks like that, but for the dashes.
+    # One in thirty-two of Dask's own tokens looks like a UUID, but without the dashes.
     return match is not None and (_is_assembly(layer) or "-" in match.group())
 
 
@@ -76,10 +76,10 @@ def _is_assembly(layer: str) -> bool:
 
 
 def form_of(graph: ChunkGraph, chunk: int) -> str:
-    """Return what the value of a chunk is, besides what its key says.
+    """Return what identifies a chunk's value besides its key.
 
-    Optimisation may give a key to what is not that key's value alone, such as the tuple of what several reductions
-    return. What is saved of one graph is not to be taken for the other in another.
+    Optimization may give a key to other values, such as the tuple of several reductions, and graphs must not mix
+    them up.
     """
     number = graph.operand_of[chunk]
     if number == DATA:

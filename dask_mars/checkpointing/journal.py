@@ -1,4 +1,4 @@
-"""Journals: files to which records of chunks are appended, and that may end anywhere, as their writers do."""
+"""Journals: files of appended records, which may end anywhere when their writer dies."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from typing import NamedTuple
 from dask_mars.graph.chunks import Key
 from dask_mars.protocol.object_ref import ObjectRef
 
-#: How a journal begins; what begins in another way is of another version, and is not read.
+#: The first bytes of a journal; journals of other versions are not read.
 _MAGIC = b"dask-mars journal 2 "
-#: Before each record: its length and its checksum.
+#: Length and checksum before each record.
 _HEAD = struct.Struct("<II")
 
-#: What was there of a file when a chunk had been written to it: its path, its bytes, and when it was changed, in
-#: nanoseconds; the bytes are -1 if there was none.
+#: State of a file after a chunk had written to it: path, bytes, and modification time in nanoseconds; the bytes
+#: are -1 if there was no file.
 FileProof = tuple[str, int, int]
 
 
 class Saved(NamedTuple):
-    """A record of a chunk whose value is saved.
+    """Record of a saved chunk.
 
     Attributes
     ----------
     key : Key
-        Dask's.
+        Dask's key.
     form : str
-        What the value is, besides what the key says; see `identity.form_of`.
+        Identifies the value besides the key; see `identity.form_of`.
     risk_s : float
-        How much work it stands for.
+        Work that it stands for, in seconds.
     ref : ObjectRef
-        The value itself, or of a value in a file where that is; the file's path is its name.
+        The value itself, or a reference to its file, by name.
     proof : tuple of FileProof
-        What the chunk had written elsewhere, and what must be as it was for the chunk to count as computed.
+        Files that the chunk had written; they must be unchanged for the chunk to count as computed.
     """
 
     key: Key
@@ -48,7 +48,7 @@ class Saved(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """A record of a chunk that was begun and must not be begun again."""
+    """Record of a started chunk that must not start again."""
 
     key: Key
 
@@ -58,7 +58,7 @@ _KINDS: tuple[type[Record], ...] = (Saved, Begun)
 
 
 def encoded(records: Iterable[Record]) -> bytes:
-    """Return records as they stand in a journal."""
+    """Return records in the format of a journal."""
     parts: list[bytes] = []
     for record in records:
         payload = pickle.dumps((_KINDS.index(type(record)), *record), protocol=5)
@@ -67,14 +67,14 @@ def encoded(records: Iterable[Record]) -> bytes:
 
 
 def decoded(data: bytes | memoryview, identity: str) -> Iterator[Record]:
-    """Yield the records of a journal, up to the first that is not whole.
+    """Yield the records of a journal, up to the first incomplete one.
 
     Parameters
     ----------
     data : bytes
-        Of the journal.
+        Content of the journal.
     identity : str
-        Of the computation whose journal it should be; there is nothing in that of another.
+        Name of the computation; a journal of another one yields nothing.
     """
     beginning = _beginning(identity)
     if bytes(data[: len(beginning)]) != beginning:
@@ -92,13 +92,13 @@ def decoded(data: bytes | memoryview, identity: str) -> Iterator[Record]:
             record: Record = _KINDS[kind]._make(fields)
             hash(record.key)
         except Exception:
-            # What was pickled by other versions of Python or of libraries, say.
+            # A pickle of other versions of Python or of libraries, for example.
             continue
         yield record
 
 
 def read_journal(path: Path, identity: str) -> list[Record]:
-    """Return the whole records of a journal; none if it is gone."""
+    """Return the complete records of a journal; none if the file is gone."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -107,19 +107,19 @@ def read_journal(path: Path, identity: str) -> list[Record]:
 
 
 class Journal:
-    """A journal that is being written, by one thread of one process.
+    """A journal that one thread of one process writes.
 
     Parameters
     ----------
     path : Path
-        Of the file, which is not there yet.
+        Path of the file, which must not exist.
     identity : str
-        Of the computation.
+        Name of the computation.
 
     Raises
     ------
     OSError
-        It cannot be made.
+        The file cannot be created.
     """
 
     def __init__(self, path: Path, identity: str) -> None:
@@ -134,19 +134,19 @@ class Journal:
             raise
 
     def append(self, records: Sequence[Record], lasting: bool = False) -> int:
-        """Append records, and return how many bytes that were.
+        """Append records, and return their bytes.
 
         Parameters
         ----------
         records : sequence of Record
-            What to append.
+            The records.
         lasting : bool, optional
-            Have them survive a loss of power, too.
+            Make them survive a loss of power.
 
         Raises
         ------
         OSError
-            The disk is full or fails. What is there of the records is taken back, so that others may follow.
+            The disk is full or fails. The incomplete append is undone, so that others may follow.
         """
         data = encoded(records)
         self._write(data)
@@ -160,7 +160,7 @@ class Journal:
             while view:
                 view = view[os.write(self._descriptor, view) :]
         except OSError:
-            # Who reads it stops at the first record that is not whole.
+            # A reader stops at the first incomplete record.
             os.ftruncate(self._descriptor, self._size)
             raise
         self._size += len(data)

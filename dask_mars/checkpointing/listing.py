@@ -1,4 +1,4 @@
-"""What is in a directory of checkpoints, and its removal."""
+"""The checkpoints in a directory, and their removal."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ _HEADINGS = ("id", "what", "age", "chunks", "size", "saves", "")
 
 
 class SavedComputation(NamedTuple):
-    """What is saved of a computation.
+    """The checkpoint of one computation.
 
     Attributes
     ----------
     id : str
-        The name of its directory.
+        Name of its directory.
     name : str
-        The last of its layers.
+        Its last layers.
     begun_s : float
-        When it was begun first, in seconds since 1970; 0 if that is not known.
+        Time of its first start, in seconds since 1970; 0 if unknown.
     attempts : int
-        How often it was begun.
+        Number of starts.
     chunks : int
-        How many chunks are saved.
+        Number of saved chunks.
     size_bytes : int
-        What that takes on disk.
+        Size on disk, in bytes.
     saves_s : float
-        How many seconds of work need not be done again.
+        Work that need not be done again, in seconds.
     versions : dict
-        Of Python and of libraries, when it was begun last.
+        Versions of Python and of libraries at the last start.
     in_use : bool
-        Whether a process computes it at this moment.
+        Whether a process computes it now.
     path : Path
         Its directory.
     """
@@ -57,7 +57,7 @@ class SavedComputation(NamedTuple):
     path: Path
 
     def remove(self) -> None:
-        """Remove it.
+        """Remove the checkpoint.
 
         Raises
         ------
@@ -73,7 +73,7 @@ class SavedComputations(Sequence[SavedComputation]):
     Parameters
     ----------
     directory : Path
-        Which.
+        The directory.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -94,7 +94,7 @@ class SavedComputations(Sequence[SavedComputation]):
         return iter(self._found)
 
     def remove(self) -> int:
-        """Remove all that no process computes at this moment; return how many that were."""
+        """Remove all checkpoints that no process computes; return their number."""
         removed = 0
         for each in self._found:
             try:
@@ -111,7 +111,7 @@ class SavedComputations(Sequence[SavedComputation]):
         Parameters
         ----------
         now_s : float
-            The time, in seconds since 1970.
+            Current time, in seconds since 1970.
         """
         return [
             (
@@ -130,7 +130,7 @@ class SavedComputations(Sequence[SavedComputation]):
         if not self._found:
             return f"no checkpoints in {self.directory}"
         rows = [_HEADINGS, *self.rows(time.time())]
-        # Not as `Table` has it in terminals: an id is there to be copied, and may not be broken across lines.
+        # Not as `Table` in terminals: an id must not be broken across lines, so that users can copy it.
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join([cell.ljust(width) for cell, width in zip(row, widths, strict=True)]) for row in rows]
         return "\n".join([f"checkpoints in {self.directory}", *[line.rstrip() for line in lines]])
@@ -161,25 +161,25 @@ def _number(found: Any) -> float:
 
 
 def checkpoints(directory: str | os.PathLike[str]) -> SavedComputations:
-    """Return what is saved in a directory, how much time it would save, and what removes it.
+    """Return the checkpoints in a directory, with the time that each saves.
 
     Parameters
     ----------
     directory : str or Path
-        As `checkpoint` takes it.
+        As for `checkpoint`.
 
     Returns
     -------
     SavedComputations
         A sequence of `SavedComputation`, each with ``id``, ``name``, ``chunks``, ``size_bytes``, ``saves_s``,
-        ``in_use`` and ``remove()``. Its own ``remove()`` removes all that nobody uses.
+        ``in_use`` and ``remove()``. Its own ``remove()`` removes all that no process uses.
 
     Raises
     ------
     CheckpointFailed
         The directory cannot be read.
     ValueError
-        It is the address of something that is not on a disk.
+        It is the address of a remote file system.
 
     Examples
     --------

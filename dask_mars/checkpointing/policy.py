@@ -1,4 +1,4 @@
-"""Which chunks are worth saving: those whose loss would cost many times what it takes to save them."""
+"""Chooses the chunks worth saving: those whose loss would cost many times their saving."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 
 class Costs(NamedTuple):
-    """What it takes to save a chunk, in seconds.
+    """Costs of saving a chunk, in seconds.
 
     Attributes
     ----------
     record_s : float
-        For a value that is small enough to stand in the journal.
+        For a value that is small enough for the journal.
     file_s : float
-        For a file, whatever its size.
+        For a file of any size.
     byte_s : float
         For each byte.
     """
@@ -25,33 +25,33 @@ class Costs(NamedTuple):
     byte_s: float
 
     def of(self, size_bytes: int, is_inline: bool) -> float:
-        """Return what it takes to save a value."""
+        """Return the cost of saving a value."""
         return (self.record_s if is_inline else self.file_s) + size_bytes * self.byte_s
 
 
-#: What is assumed until it has been measured: no disk should be slower, so that too little is saved at first.
+#: Costs until the first measurement: those of a slow disk, so that too little is saved at first.
 ASSUMED = Costs(record_s=1e-4, file_s=2e-3, byte_s=5e-9)
 
 
 class Policy:
-    """Decides which of the chunks that are computed are saved, and which saved ones are of no use any more.
+    """Decides which computed chunks to save, and which saved ones are superseded.
 
-    The risk of a chunk is the time that its loss would cost: what it took, and its part of the risk of its inputs,
-    as far as these are not saved. Each second of work is at most in one chunk's risk that is saved, so that saving
-    takes at most the share of the time that is given.
+    The risk of a chunk is the time that its loss would cost: its own duration, and its part of the risk of its
+    unsaved inputs. Each second of work is in the risk of one saved chunk at most, so that saving takes at most the
+    given share of the time.
 
     Parameters
     ----------
     inputs : sequence of sequence of int
-        Each chunk's inputs; all have smaller ids.
+        Inputs of each chunk; all have smaller ids.
     outputs : iterable of int
-        The chunks that are asked for.
+        The requested chunks.
     share : float
-        Of the time, what saving may take.
+        Share of the time that saving may take.
     exempt : bytearray
-        Which chunks are never saved.
+        Chunks that are never saved.
     forced : frozenset of int
-        Those that are saved whatever it costs.
+        Chunks that are saved at any cost.
     """
 
     def __init__(
@@ -72,19 +72,19 @@ class Policy:
             for source in sources:
                 uses[source] += 1
         self._uses = uses
-        #: Of each computed chunk: its risk, divided by how often it is read; 0 once it is saved.
+        #: Risk of each computed chunk, divided by its number of readers; 0 once it is saved.
         self._parts = array("d", [0.0]) * count
-        #: How often each chunk is read by chunks that would have to be computed again.
+        #: Number of each chunk's readers that would have to be computed again.
         self._open = array("l", uses)
         for output in outputs:
-            # Whoever has asked for it reads it too.
+            # The user reads it too.
             self._open[output] += 1
         self._saved = bytearray(count)
-        #: Whose inputs nobody would read for them: saved, or only read by such.
+        #: Chunks whose inputs would not be read for them: saved ones, and those that only such chunks read.
         self._closed = bytearray(count)
-        #: The risk of each chunk that is to be saved.
+        #: The risk of each chunk to save.
         self._risks: dict[int, float] = {}
-        #: Seconds of work that have been seen.
+        #: Work so far, in seconds.
         self.work_s = 0.0
 
     def computed(
@@ -95,24 +95,24 @@ class Policy:
         inline_bytes: int,
         costs: Costs,
     ) -> list[int]:
-        """Take note that chunks were computed, and return the positions of those that are to be saved.
+        """Record computed chunks, and return the positions of those to save.
 
         Parameters
         ----------
         chunks : sequence of int
-            In the order in which they were computed.
+            Chunks in the order of their computation.
         durations_s : sequence of float
-            What each took.
+            Duration of each.
         size_of : callable
-            Returns the bytes of the value at a position. Few are asked for.
+            Returns the bytes of the value at a position; called for few.
         inline_bytes : int
-            Up to how many bytes values stand in the journal.
+            Largest value that is stored in the journal, in bytes.
         costs : Costs
-            Of saving.
+            Costs of saving.
         """
         inputs, parts, uses, exempt, forced = self._inputs, self._parts, self._uses, self._exempt, self._forced
         factor = self._factor
-        # Most chunks of most graphs are below what the least of records costs.
+        # Most chunks of most graphs are below the cost of a record.
         least = factor * costs.record_s
         chosen: list[int] = []
         self.work_s += sum(durations_s)
@@ -132,17 +132,17 @@ class Policy:
         return chosen
 
     def rejected(self, chunk: int) -> None:
-        """Take note that a chunk is not saved after all: its loss would cost as much as before."""
+        """Record that a chosen chunk was not saved: its loss would still cost its risk."""
         risk = self._risks.pop(chunk, 0.0)
         if used := self._uses[chunk]:
             self._parts[chunk] = risk / used
 
     def risk_of(self, chunk: int) -> float:
-        """Return the risk of a chunk that is to be saved."""
+        """Return the risk of a chunk to save."""
         return self._risks.get(chunk, 0.0)
 
     def saved(self, chunks: Iterable[int]) -> list[int]:
-        """Take note that chunks are saved; return those saved earlier that would not be read any more."""
+        """Record saved chunks; return earlier ones that a restart would no longer read."""
         superseded: list[int] = []
         is_open, closed = self._open, self._closed
         for chunk in chunks:

@@ -16,9 +16,9 @@ class SavedFile(NamedTuple):
     Attributes
     ----------
     key : str
-        Dask's key of the chunk, for people.
+        Dask's key of the chunk, for messages.
     ref : ObjectRef
-        Of a value on disk.
+        Reference to the value on disk.
     """
 
     key: str
@@ -36,9 +36,9 @@ def read_saved(saved: SavedFile) -> Any:
     Raises
     ------
     SavedChunkLost
-        The file is gone, or is not what was written.
+        The file is gone or damaged.
     SpillDiskFailed
-        It cannot be read.
+        The file cannot be read.
     """
     file, original = saved.file, saved.ref[3]
     try:
@@ -50,13 +50,13 @@ def read_saved(saved: SavedFile) -> Any:
     except MemoryError:
         raise
     except (ArithmeticError, AttributeError, EOFError, ImportError, LookupError, TypeError, ValueError) as error:
-        # What was pickled by other versions of libraries, say.
+        # A pickle of other versions of libraries, for example.
         raise SavedChunkLost(saved.key, file.path, f"{type(error).__name__}: {error}") from error
     return value
 
 
 def is_whole(saved: SavedFile) -> bool:
-    """Say whether a file is what was written."""
+    """Return whether a file is undamaged."""
     try:
         SpillFiles(Path(saved.file.path).parent).read(saved.file)
     except Exception:

@@ -1,4 +1,4 @@
-"""A chunk graph minus what is saved: saved chunks are read, and what only they needed is left out."""
+"""A chunk graph minus saved chunks: these are read, and chunks that only they needed are left out."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from dask_mars.graph.chunks import DATA, ChunkGraph, Operand, Step
 def restored(
     graph: ChunkGraph, values: Mapping[int, Any], files: Mapping[int, Any], read: Callable[[Any], Any]
 ) -> ChunkGraph:
-    """Return what is left to be computed of a graph.
+    """Return a graph in which saved chunks are read, and chunks that only they needed are missing.
 
     Parameters
     ----------
     graph : ChunkGraph
-        Prepared. It is not changed, but shares its parts with the result.
+        A prepared graph, which stays unchanged and shares its parts with the result.
     values : mapping
-        Saved values, by chunk, that need not be read any more.
+        Saved values that are loaded already, by chunk.
     files : mapping
-        What `read` takes to read a saved value, by chunk.
+        Arguments of `read`, by chunk.
     read : callable
-        Returns a value, in a worker.
+        Returns a saved value, in a worker.
 
     Returns
     -------
     ChunkGraph
-        The same graph if nothing of it is saved. Else its chunks keep their order and their keys.
+        The same graph if nothing of it is saved. Otherwise chunks keep their order and keys.
     """
     if not values and not files:
         return graph
@@ -62,13 +62,13 @@ def restored(
             found.inputs.append(tuple([new[source] for source in graph.inputs[chunk]]))
     found.ids = {key: new[chunk] for key, chunk in graph.ids.items() if new[chunk] >= 0}
     _forget_those_left_out(found)
-    # What is saved can be read anywhere.
+    # Saved values can be read anywhere.
     found.in_client -= {new[chunk] for chunk in (*values, *files)}
     return found
 
 
 def needed(graph: ChunkGraph, saved: Mapping[int, Any] | set[int]) -> bytearray:
-    """Return which chunks of a graph are computed or read, given those that are saved."""
+    """Return which chunks of a graph are computed or read, given the saved ones."""
     kept = bytearray(len(graph))
     for chunk in graph.outputs:
         kept[chunk] = 1
@@ -81,7 +81,7 @@ def needed(graph: ChunkGraph, saved: Mapping[int, Any] | set[int]) -> bytearray:
 
 
 def _forget_those_left_out(graph: ChunkGraph) -> None:
-    """Remove what is said of chunks that are not there, which all have the same number."""
+    """Remove facts about left-out chunks, all of which are under the number -1."""
     for facts in (
         graph.values,
         graph.retries,

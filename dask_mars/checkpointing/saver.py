@@ -1,7 +1,7 @@
-"""Saves the chunks of a computation as an engine computes them: what is worth it is written by a thread beside it.
+"""Saves worthwhile chunks of a computation as an engine computes them, from a thread of its own.
 
-Engines, of users' processes and of agents, call a `Saver`'s hooks in their own thread. Each writer has a journal
-of its own, so that several hosts may save to one directory.
+Engines, of users' processes and of agents, call a `Saver`'s hooks in their own thread. Each writer has its own
+journal, so that several hosts may save to one directory.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from dask_mars.store.store import Store
 
 logger = logging.getLogger(__name__)
 
-#: Work after which it is measured what saving costs here, and before which nothing is saved that need not be.
+#: Work before the costs of saving are measured, in seconds; before that only forced chunks are saved.
 _MEASURE_AFTER_S = 0.06
-#: What it takes to save anything: a thread, a directory and a journal, and their ends.
+#: Fixed cost of saving anything: a thread, a directory and a journal, in seconds.
 BEGINNING_S = 0.003
-#: Bytes that wait to be written, at most: they are kept in memory for that.
+#: Limits for values that wait to be written and stay in memory: in bytes, and as a divisor of the store's limit.
 _BACKLOG_BYTES, _BACKLOG_SHARE = 1 << 28, 16
-#: For how long what is to be saved is gathered.
+#: Time for which chunks to save are gathered, in seconds.
 _GATHER_S = 0.02
-#: How long is waited for the file that is being written when a computation ends.
+#: Longest wait for the current write at the end of a computation, in seconds.
 _END_S = 30.0
 
 
 class _Hooks(NamedTuple):
-    """What an engine does for a saver."""
+    """An engine's functions for a saver."""
 
     store: Store
     incref: Callable[[ObjectRef], None]
@@ -62,13 +62,13 @@ class _Hooks(NamedTuple):
 
 
 class Budget(Protocol):
-    """How many bytes may still be written."""
+    """Bytes that may still be written."""
 
     def take(self, size_bytes: int) -> bool:
-        """Take some of it; False if there is too little left."""
+        """Take some bytes; return False if too few are left."""
 
     def give_back(self, size_bytes: int) -> None:
-        """Give some of it back."""
+        """Give some bytes back."""
 
 
 class _ToSave(NamedTuple):
@@ -82,30 +82,30 @@ class _ToRemove(NamedTuple):
 
 
 class Saver:
-    """Saves what is worth it of one graph.
+    """Saves the worthwhile chunks of one graph.
 
     Parameters
     ----------
     graph : ChunkGraph
-        What is computed, without what is saved already.
+        The graph without saved chunks.
     facts : Facts
-        Of that graph.
+        Facts about the graph.
     directory : ComputationDirectory
-        Where to save; somebody holds its lock.
+        Where to save; the caller holds its lock.
     share : float
-        Of the time, what saving may take.
+        Share of the time that saving may take.
     budget : Budget
-        Of bytes on disk.
+        Budget of bytes on disk.
     costs : MeasuredCosts
-        Of that directory.
+        Measured costs of that directory.
     existing : mapping, optional
-        The files of chunks of the graph that are read and not computed.
+        The files of chunks that are read instead of computed.
     note : callable, optional
         Called before the first chunk is saved.
     inline_bytes : int, optional
-        Values up to this size stand in the journal.
+        Largest value that is stored in the journal, in bytes.
     least_work_s : float, optional
-        Work before which nothing is saved that need not be.
+        Work before which only forced chunks are saved, in seconds.
     """
 
     def __init__(
@@ -138,15 +138,15 @@ class Saver:
         self._thread: threading.Thread | None = None
         self._journal: Journal | None = None
         self._journal_lock = threading.RLock()
-        #: None until a file is written: few computations get so far, and it takes a while to look for codecs.
+        #: None until the first write: few computations write, and the search for codecs takes a while.
         self._files: SpillFiles | None = None
         self._prefix = ""
         self._backlog_bytes = 0
-        #: The files that there are of chunks: their names, and their bytes.
+        #: Name and bytes of each chunk's file.
         self._written_files = {
             chunk: (Path(file.path).name, file.size_bytes) for chunk, file in (existing or {}).items()
         }
-        #: Guards that nothing is put into the queue after its end.
+        #: Prevents additions to the queue after its end.
         self._end_lock = threading.Lock()
         self._ending = threading.Event()
         self._is_closed = False
@@ -165,31 +165,31 @@ class Saver:
         call_soon: Callable[[Callable[[], None]], None],
         warn: Callable[[str], None],
     ) -> None:
-        """Take note of the engine that computes.
+        """Connect the engine that computes.
 
         Parameters
         ----------
         store : Store
-            Where values are.
+            Store of the values.
         store_bytes : int
-            How many bytes of results it may hold.
+            Limit of the store, in bytes.
         incref, decref : callable
-            Keep a value, and let it go; in the engine's thread.
+            Pin and unpin a value; in the engine's thread.
         call_soon : callable
-            Has a function called in the engine's thread.
+            Schedules a function in the engine's thread.
         warn : callable
-            Tells the user something.
+            Shows a warning to the user.
         """
         self._hooks = _Hooks(store, incref, decref, call_soon, warn)
         self._most_bytes = min(_BACKLOG_BYTES, store_bytes // _BACKLOG_SHARE)
 
     def starting(self, chunks: Sequence[int]) -> Exception | None:
-        """Write down that chunks are begun, before they are, where they must not be begun again.
+        """Record the start of chunks that must not start twice.
 
         Returns
         -------
         CheckpointFailed or None
-            That cannot be written, and they must not be begun.
+            The record cannot be written, and the chunks must not start.
         """
         unrepeatable = self._facts.unrepeatable
         if unrepeatable:
@@ -202,11 +202,11 @@ class Saver:
         return None
 
     def computed(self, chunks: Sequence[int], refs: Sequence[ObjectRef], durations_s: Sequence[float]) -> None:
-        """Save what is worth it of chunks that workers have computed; their values are in the store."""
+        """Save the worthwhile ones of computed chunks, whose values are in the store."""
         try:
             self._computed(chunks, refs, durations_s)
         except Exception as error:
-            # The computation counts, and not what is saved of it.
+            # A failure to save must not fail the computation.
             logger.exception("chunks could not be saved")
             self._fail(error)
 
@@ -230,11 +230,11 @@ class Saver:
         elif policy.work_s > _MEASURE_AFTER_S and not (
             self._costs.is_measured or self._thread is not None or self._has_failed
         ):
-            # A thread that has nothing to write is of use only to find out what that would take.
+            # The thread is started only to measure the costs.
             self._start()
 
     def computed_in_client(self, chunk: int) -> None:
-        """Take note that a chunk was computed in the user's process: what it did there goes with the process."""
+        """Exempt a chunk that the user's process has computed: its effects end with the process."""
         if chunk in self._facts.taints or self._facts.exempt[chunk]:
             return
         if self._tainted is None:
@@ -250,7 +250,7 @@ class Saver:
                 tainted[chunk] = exempt[chunk] = 1
 
     def _choose(self, chosen: list[tuple[int, ObjectRef]]) -> None:
-        """Have values written that are worth it, as far as there is room."""
+        """Queue values for writing, as far as there is room."""
         hooks, policy, forced = self._hooks, self._policy, self._facts.forced
         assert hooks is not None
         batch: list[_ToSave | _ToRemove] = []
@@ -293,7 +293,7 @@ class Saver:
             self._hooks.warn(f"checkpoint in {self._directory.root}: {text}")
 
     def _on_written(self, saved: list[_ToSave], kept: list[_ToSave]) -> None:
-        """Take note of what was written of values, in the engine's thread."""
+        """Process finished writes, in the engine's thread."""
         assert self._hooks is not None
         for item in saved:
             if is_stored(item.ref):
@@ -311,12 +311,12 @@ class Saver:
     # -- the end ------------------------------------------------------------------------------------------------
 
     def stop(self, drain: bool = False) -> None:
-        """Write no more, and return when nothing is being written any more.
+        """Stop writing, and return when the current write has ended.
 
         Parameters
         ----------
         drain : bool, optional
-            Write what waits first.
+            Write queued chunks first.
         """
         if not drain:
             self._is_stopped = True
@@ -345,7 +345,7 @@ class Saver:
 
     def _write_all(self) -> None:
         if not self._costs.is_measured:
-            # If it cannot be written to, that is found out soon.
+            # A directory that is not writable is found out early.
             with contextlib.suppress(OSError, SpillError):
                 self._note()
                 self._costs.measure(self._directory.path)
@@ -362,11 +362,11 @@ class Saver:
                 self._tell(to_save, kept)
 
     def _gathered(self) -> list[_ToSave | _ToRemove] | None:
-        """Wait for something to do, and return all that comes within a moment; None at the end."""
+        """Wait for work, and return all of it that arrives within `_GATHER_S`; None at the end."""
         first = self._queue.get()
         if first is None:
             return None
-        # To wake threads for each chunk would cost more than to write it.
+        # Waking the thread for each chunk would cost more than writing it.
         self._ending.wait(_GATHER_S)
         batch = [*first]
         while not self._queue.empty():
@@ -384,7 +384,7 @@ class Saver:
             self._hooks.call_soon(lambda: self._on_written(to_save, kept))
 
     def _fail(self, error: Exception) -> None:
-        """Go on without saving."""
+        """Continue without saving."""
         if self._has_failed:
             return
         self._has_failed = True
@@ -432,7 +432,7 @@ class Saver:
         file = spilled_file(ref)
         self._written_files[item.chunk] = Path(file.path).name, file.size_bytes
         self._budget.give_back(size_of(item.ref) - file.size_bytes)
-        # Where the value has been in memory is nobody's business any more.
+        # The reference must not contain the value's location in memory.
         return (SPILLED, (), file, ref[3])
 
     def _record(self, item: _ToSave, ref: ObjectRef, proof: tuple[FileProof, ...]) -> Saved:

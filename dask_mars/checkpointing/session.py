@@ -1,4 +1,4 @@
-"""One computation under a checkpoint: its lock, what is restored, what is saved, and the end of its files."""
+"""One computation under a checkpoint: its lock, restored chunks, saved chunks, and the removal of its files."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ from dask_mars.protocol.object_ref import SPILLED, SpilledFile
 from dask_mars.store.store import inline_value
 from dask_mars.version import __version__
 
-#: How many keys and names are noted for people.
+#: Most keys and names in a message.
 _SHOWN = 3
 
 
 class Restoration(NamedTuple):
-    """What is restored of a graph.
+    """The saved part of a graph, and the rest.
 
     Attributes
     ----------
     graph : ChunkGraph
-        What is left to be computed.
+        The chunks left to compute.
     existing : dict
-        Of its chunks that are read from files, the files.
+        The files of its chunks that are read.
     restored_s : float
-        How much work need not be done again.
+        Work that need not be done again, in seconds.
     lost : list of str
-        What was saved and does not count any more, in words.
+        Messages about saved chunks that are no longer valid.
     """
 
     graph: ChunkGraph
@@ -67,25 +67,25 @@ def restore(
     verify: bool = False,
     facts: graph_facts.Facts | None = None,
 ) -> Restoration:
-    """Return a graph minus what is saved of it in a directory.
+    """Return a graph minus the chunks saved in a directory.
 
     Parameters
     ----------
     graph : ChunkGraph
-        Prepared.
+        A prepared graph.
     directory : ComputationDirectory
-        Of the computation; the caller holds its lock.
+        The directory of the computation; the caller holds its lock.
     trusts_targets : bool, optional
-        As `facts.facts_of` takes it.
+        As for `facts.facts_of`.
     verify : bool, optional
-        Read all files that are to be read, and pass over those that are not what was written.
+        Read all needed files, and skip damaged ones.
     facts : Facts, optional
-        Of the graph, where they are known.
+        Facts about the graph, if known.
 
     Raises
     ------
     BegunBefore
-        A chunk that must not be begun twice was begun, and nobody knows how far it came.
+        A chunk that must not start twice was started, and its progress is unknown.
     """
     saved, begun = directory.read()
     if not saved and not begun:
@@ -127,14 +127,14 @@ def restore(
 
 
 def is_proved(record: Saved, is_needed: bool) -> bool:
-    """Say whether what a chunk had written is there as it was."""
+    """Return whether the files that a chunk has written are unchanged."""
     if is_needed and not record.proof:
         return False
     return all(proof_of(path) == (path, size, time_ns) for path, size, time_ns in record.proof)
 
 
 def is_worth_saving(settings: CheckpointSettings, graph: ChunkGraph) -> bool:
-    """Say whether anybody could find what is saved of a graph: not where its keys are others each time."""
+    """Return whether another run could find saved chunks of a graph: not if its keys differ in each run."""
     return settings.trusts_targets or has_lasting_keys(graph)
 
 
@@ -144,25 +144,25 @@ class Session:
     Parameters
     ----------
     settings : CheckpointSettings
-        Where, and how much.
+        Where to save, and how much.
     graph : ChunkGraph
-        What is to be computed, prepared.
+        The prepared graph.
 
     Attributes
     ----------
     graph : ChunkGraph
-        What is left to be computed.
+        The chunks left to compute.
     saver : Saver
-        To be told of what is computed.
+        Saves computed chunks.
     facts : Facts
-        Of that graph.
+        Facts about `graph`.
     settings : CheckpointSettings
         As given.
 
     Raises
     ------
     CheckpointError
-        The directory cannot be used, or somebody else computes the same.
+        The directory cannot be used, or another process computes the same.
     BegunBefore
         See `restore`.
     """
@@ -183,12 +183,12 @@ class Session:
     def _begin(self) -> None:
         settings, directory = self.settings, self._directory
         if not settings.trusts_targets:
-            # A service knows by itself what is over.
+            # A service removes its own ended computations.
             tidy_now_and_then(settings.directory, settings.age_s, settings.limit_bytes)
         about = directory.about()
         read = sources_of(self._whole)
         self._facts = graph_facts.facts_of(self._whole, read, settings.trusts_targets)
-        # What it also writes changes by itself.
+        # Sources that the computation itself writes change in any case.
         sources = fingerprints(read - self._facts.written)
         other, untold = compared(_sources_in(about), sources)
         if (other or untold) and not directory.is_empty():
@@ -216,7 +216,7 @@ class Session:
         return self._directory.identity
 
     def used_bytes(self) -> int:
-        """Return how many bytes there are in the directory, of this computation and of others."""
+        """Return the bytes of all computations in the directory."""
         return _used_bytes(self.settings.directory)
 
     def _restore(self, verify: bool) -> None:
@@ -233,7 +233,7 @@ class Session:
         self.graph = found.graph
         self.restored_s = found.restored_s
         is_whole = self.graph is self._whole
-        # What a saver finds out of one attempt is nothing that is known of the next.
+        # A saver marks further chunks as exempt; the next attempt must not inherit the marks.
         self.facts = facts = (
             self._facts._replace(exempt=bytearray(self._facts.exempt))
             if is_whole
@@ -249,33 +249,33 @@ class Session:
             self._budget,
             self._costs,
             found.existing,
-            # Not by this object, which has the saver: only the collector would free the graph that both know.
+            # No bound method: a reference cycle would leave the graph to the garbage collector.
             note=partial(self._directory.note, self._about),
-            # A block may be of many short computations, of which whoever runs it again needs none.
+            # A block may have many short computations, whose results a restart of the block needs.
             least_work_s=0.0 if self.settings.block is not None else BEGINNING_S / self.settings.share,
         )
 
     def note(self) -> None:
-        """Note what is to be known of the computation, once there is something to be saved."""
+        """Write the facts about the computation, once something is saved."""
         self._directory.note(self._about)
 
     def restore_again(self, lost: SavedChunkLost) -> None:
-        """Begin again after a saved value turned out not to be what was written."""
+        """Restart after a saved value turned out to be damaged."""
         self.saver.stop()
         warnings.warn(f"{lost}. It is computed again.", RuntimeWarning, stacklevel=2)
         Path(lost.path).unlink(missing_ok=True)
         self._restore(verify=True)
 
     def restore_anew(self) -> None:
-        """Begin again with what others have saved meanwhile."""
+        """Restart with the chunks that other processes have saved meanwhile."""
         self.saver.stop()
         self._restore(verify=False)
 
     def succeed(self) -> None:
-        """Take note that the computation has come to its end: its files are of no use any more."""
+        """Record the success of the computation: its files are no longer needed."""
         block = self.settings.block
         self._is_kept = block is not None and block.keeps(self._directory)
-        # What comes after it in the same block may not succeed.
+        # Later computations of the block may fail, and their restart needs these results.
         self.saver.stop(drain=self._is_kept)
         if not self._is_kept:
             self._directory.remove()
@@ -287,17 +287,17 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            # Whoever has been interrupted, or meets with an exception, may begin again.
+            # After an interrupt or an exception the user may restart.
             self.saver.stop(drain=error is not None)
         finally:
             self._leave()
         if self._is_kept and self.settings.block is not None and self.settings.block.is_closed:
-            # It ended before this let go of it.
+            # The block has ended before this released the directory.
             with contextlib.suppress(CheckpointInUse):
                 self._directory.discard()
 
     def _leave(self) -> None:
-        """Let go of the directory, which goes if nothing is saved in it: nobody may come to begin again."""
+        """Release the directory, and remove it if nothing is saved in it."""
         try:
             if self._directory.is_empty():
                 self._directory.remove()
@@ -309,7 +309,7 @@ _known_costs: dict[Path, MeasuredCosts] = {}
 
 
 def _costs_of(directory: Path) -> MeasuredCosts:
-    """Return what saving costs in a directory, as far as this process has found out."""
+    """Return the costs of saving in a directory that this process has measured."""
     return _known_costs.setdefault(directory, MeasuredCosts())
 
 
@@ -326,7 +326,7 @@ def _sources_in(about: Mapping[str, Any]) -> Mapping[str, str | None]:
 
 
 def _warning(changed: list[str], untold: list[str], directory: Path) -> str:
-    """Return what is said when what was saved may not be of what is read now."""
+    """Return the warning about changed sources of a checkpoint."""
     names = changed or untold
     some = f"{', '.join(names[:_SHOWN])} {'has' if len(names) == 1 else 'have'} changed since the checkpoint"
     if changed:
@@ -345,7 +345,7 @@ def _name_of(graph: ChunkGraph) -> str:
 
 
 def _used_bytes(directory: Path) -> int:
-    """Return the bytes that all computations have saved in a directory."""
+    """Return the bytes of all computations in a directory."""
     return sum([computation.size_bytes() for computation in computations(directory)])
 
 

@@ -13,26 +13,26 @@ from dask_mars.checkpointing.directory import directory_of
 
 
 class CheckpointSettings(NamedTuple):
-    """Where a computation is saved, and how much of it.
+    """Settings for the checkpoint of a computation.
 
     Attributes
     ----------
     directory : Path
         The directory that the user has named.
     limit_bytes : int or None
-        How many bytes may be in it; None for any.
+        Limit for the directory; None for none.
     share : float
-        Of the time, what saving may take.
+        Share of the time that saving may take.
     age_s : float or None
-        After which time what nobody uses is removed; None for never.
+        Age at which unused checkpoints are removed, in seconds; None for never.
     wait_s : float
-        How long to wait for another process that computes the same.
+        Longest wait for another process that computes the same, in seconds.
     block : Block or None
-        The `with` block that the computation is in.
+        The `with` block around the computation.
     trusts_targets : bool
-        Whether what was written to stores counts as written without proof.
+        Whether unverifiable targets count as written.
     spare_bytes : int
-        What is to stay free on the disk.
+        Bytes that must stay free on the disk.
     """
 
     directory: Path
@@ -46,12 +46,12 @@ class CheckpointSettings(NamedTuple):
 
 
 def configured(directory: str) -> CheckpointSettings:
-    """Return the settings in force, given the directory.
+    """Return the current settings for a directory.
 
     Raises
     ------
     ValueError
-        One of them makes no sense.
+        A setting is invalid.
     """
     path = directory_of(directory)
     limit, age = config.get("checkpoint.limit"), config.get("checkpoint.age")
@@ -66,7 +66,7 @@ def configured(directory: str) -> CheckpointSettings:
 
 
 def parse_share(share: float) -> float:
-    """Return a share of the time.
+    """Return a share of the time as a number.
 
     Raises
     ------

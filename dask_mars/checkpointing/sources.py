@@ -1,4 +1,4 @@
-"""What a computation reads, and whether that has changed since."""
+"""The files that a computation reads, and their changes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from dask_mars.checkpointing.stores import store_calls, target_slots
 from dask_mars.graph.callables import full_name, module_of, package_of
 from dask_mars.graph.chunks import DATA, ChunkGraph, Constant, Operand, Subprogram
 
-#: What objects that read files have of each other: xarray's adapters, its files, HDF5's.
+#: Attributes by which objects that read files refer to each other, in xarray's adapters, its files, and HDF5's.
 _INSIDE = ("array", "_array", "datastore", "_manager", "_args", "file", "func", "__self__")
 _DEEPEST = 12
-#: Of how many files in the directory of a source is looked at most.
+#: Most files in the directory of a source to fingerprint.
 _MOST_FILES = 1_000_000
 _PLAIN = frozenset({int, float, bool, bytes, slice, type(None), complex, type, str, np.ndarray, np.dtype})
 _FUNCTIONS = frozenset({BuiltinFunctionType, FunctionType, partial})
-#: Packages whose objects tell what they read, and classes that do wherever they are from.
+#: Packages whose objects name the files that they read.
 _TELLING_PACKAGES = frozenset({"h5py", "xarray", "zarr"})
-#: Functions that read the files that their arguments name, by their packages, which need not be loaded.
+#: Functions that read the files named in their arguments, by package, which need not be loaded.
 _READERS = {
     "PIL": ("open",),
     "dask": ("_read_orc",),
@@ -44,7 +44,7 @@ _READERS = {
 
 
 def sources_of(graph: ChunkGraph) -> set[Source]:
-    """Return the files, and the directories of Zarr arrays, that a graph reads and that can be told of."""
+    """Return the files and Zarr directories that a graph reads, as far as they can be found."""
     found: set[Source] = set()
     seen: set[int] = set()
     plain = set(_PLAIN)
@@ -54,14 +54,14 @@ def sources_of(graph: ChunkGraph) -> set[Source]:
         if kind in plain or id(value) in seen:
             return
         if kind is not tuple and kind is not list and not _tells(kind):
-            # Of most types there is nothing to be told: they are not looked at again.
+            # Most types name no files: skip them from now on.
             plain.add(kind)
             return
         seen.add(id(value))
         if kind is not tuple and kind is not list:
             found.update(_read_by(value, depth))
         elif depth < _DEEPEST:
-            # There may be many of them, such as what each chunk's random numbers begin with.
+            # Sequences may be long, such as seeds for the random numbers of each chunk.
             for item in value[:_DEEPEST]:
                 if type(item) not in plain:
                     look(item, depth + 1)
@@ -69,12 +69,12 @@ def sources_of(graph: ChunkGraph) -> set[Source]:
     targets = [target_slots(operand) for operand in graph.operands]
     readers = {number for number, operand in enumerate(graph.operands) if _has_reader(operand)}
     for operand, (inputs, literal_numbers) in zip(graph.operands, targets, strict=True):
-        # What a store holds for all of its chunks is its target.
+        # The object that a store step has for all of its chunks is its target.
         for held in () if store_calls(operand) and not (inputs or literal_numbers) else _held(operand):
             look(held)
     read: set[int] = set()
     kinds = {type(literal) for literals in graph.literals for literal in literals}
-    # Bags are mapped by functions that are arguments.
+    # Bags are mapped by functions in their arguments.
     given = (
         {
             literal
@@ -85,7 +85,7 @@ def sources_of(graph: ChunkGraph) -> set[Source]:
         if not kinds.isdisjoint(_FUNCTIONS)
         else set()
     )
-    # Most graphs read nothing of which there is anything to be told.
+    # Most graphs have no objects that name files.
     is_looked_at = graph.values or readers or not kinds <= plain
     for chunk, number in enumerate(graph.operand_of) if is_looked_at else ():
         if number == DATA:
@@ -115,7 +115,7 @@ def _has_reader(operand: Operand) -> bool:
 
 
 def _is_reader(function: Any) -> bool:
-    """Say whether something is a function that reads the files that its arguments name."""
+    """Return whether a function reads the files named in its arguments."""
     if isinstance(function, Subprogram):
         return _has_reader(function.operand)
     module = module_of(function)
@@ -124,7 +124,7 @@ def _is_reader(function: Any) -> bool:
 
 
 def _named_in(values: Any, depth: int = 0) -> Iterator[Source]:
-    """Yield the files that arguments of a function that reads are the names of."""
+    """Yield the files that a reading function's arguments name."""
     filesystem = next((value for value in values if hasattr(value, "find") and hasattr(value, "info")), None)
     for value in values:
         if isinstance(value, list | tuple) and depth < _DEEPEST:
@@ -150,7 +150,7 @@ def _held(operand: Operand) -> Iterator[Any]:
 
 @lru_cache(maxsize=1024)
 def _tells(kind: type) -> bool:
-    """Say whether objects of a type may tell what they read, as `_read_by` asks them."""
+    """Return whether objects of a type may name the files that they read; see `_read_by`."""
     return (
         package_of(kind) in _TELLING_PACKAGES
         or kind.__name__ == "CachingFileManager"
@@ -160,12 +160,12 @@ def _tells(kind: type) -> bool:
 
 
 def _is_of_fsspec(kind: type) -> bool:
-    """Say whether objects of a type are open files, or such as can be opened, of a file system of fsspec's."""
+    """Return whether a type is one of fsspec's open files, or of files to open."""
     return any(package_of(base) == "fsspec" for base in kind.__mro__)
 
 
 def _read_by(value: Any, depth: int) -> Iterator[Source]:
-    """Yield what an object reads, as far as it tells."""
+    """Yield the sources that an object names."""
     if depth > _DEEPEST or value is None:
         return
     kind = type(value)
@@ -182,13 +182,13 @@ def _read_by(value: Any, depth: int) -> Iterator[Source]:
             yield source
     elif module == "h5py":
         name = getattr(getattr(value, "file", None), "filename", None)
-        # Python's own open files have no names there that say where they are.
+        # h5py gives names like "<_io.BytesIO ...>" to files of Python's.
         if name and not str(name).startswith("<"):
             yield Path(name)
     elif _is_of_fsspec(kind):
         path, filesystem = getattr(value, "path", None), getattr(value, "fs", None)
         is_read = filesystem is not None and "r" in str(getattr(value, "mode", "r"))
-        # File systems within others have paths, too.
+        # File systems within others also have a path.
         if is_read and isinstance(path, str) and not hasattr(value, "find"):
             yield source_at(filesystem, path, is_file=True)
     elif kind.__name__ == "CachingFileManager":
@@ -204,17 +204,14 @@ def _read_by(value: Any, depth: int) -> Iterator[Source]:
 
 
 def fingerprints(sources: Collection[Source]) -> dict[str, str | None]:
-    """Return by name what is another when a source is; None where that cannot be told."""
+    """Return the fingerprint of each source by name; None if there is none."""
     found = {str(source): fingerprint(source) for source in sources if isinstance(source, Path)}
     elsewhere = [source for source in sources if isinstance(source, Elsewhere)]
     return found | known_of(elsewhere) if elsewhere else found
 
 
 def fingerprint(path: Path) -> str | None:
-    """Return what changes when a file, or what is in a directory, does: names, sizes and times.
-
-    None if it cannot be read, or there are very many files in it.
-    """
+    """Return names, sizes and times of a file or directory as text; None if unreadable, or for too many files."""
     digest = hashlib.sha256()
     left = _MOST_FILES
     stack = [str(path)]
@@ -240,14 +237,14 @@ def fingerprint(path: Path) -> str | None:
 
 
 class Comparison(NamedTuple):
-    """What has become of sources.
+    """Changes of sources.
 
     Attributes
     ----------
     changed : list of str
-        Those of which something else was known before, or which were not read.
+        Sources with another fingerprint than before, or without an earlier one.
     untold : list of str
-        Those of which nothing is known, or was.
+        Sources without a fingerprint, now or before.
     """
 
     changed: list[str]
@@ -255,7 +252,7 @@ class Comparison(NamedTuple):
 
 
 def compared(before: Mapping[str, str | None], now: Mapping[str, str | None]) -> Comparison:
-    """Compare what is known of sources with what was."""
+    """Compare the fingerprints of sources with earlier ones."""
     untold = [name for name, known in now.items() if name in before and None in (known, before[name])]
     others = [name for name, known in now.items() if name not in before or before[name] != known]
     return Comparison(sorted(set(others).difference(untold)), sorted(untold))

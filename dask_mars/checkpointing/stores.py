@@ -1,4 +1,4 @@
-"""Where tasks write: the targets of `da.store` and `to_zarr`, and proof that what was written is still there."""
+"""Targets of `da.store` and `to_zarr`, and proof that the written data are unchanged."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from dask_mars.dask_api.arrays import fuse_slice, load_store_chunk
 from dask_mars.graph.callables import package_of
 from dask_mars.graph.chunks import ChunkGraph, Constant, Operand, Subprogram
 
-#: Of how many files is looked at most for one chunk.
+#: Most files to check for one chunk.
 _MOST_FILES = 1000
-#: What stands in the place of a value that is not known before it is computed.
+#: Stands for a value that is unknown before it is computed.
 _UNKNOWN: Any = object()
-#: Stores of Zarr that are directories, and those that may be.
+#: Zarr's stores in local directories, and those on file systems of fsspec's.
 _LOCAL_STORES = frozenset({"LocalStore", "DirectoryStore", "NestedDirectoryStore"})
 _FILE_SYSTEM_STORES = frozenset({"FsspecStore", "FSStore"})
 
@@ -37,7 +37,7 @@ class _Value(NamedTuple):
 
 
 class _StoreCall(NamedTuple):
-    """Where an operand has the target, the index and the region of a store."""
+    """The target, the index and the region of a store, as parts of an operand."""
 
     target: Any
     index: Any
@@ -45,7 +45,7 @@ class _StoreCall(NamedTuple):
 
 
 def store_calls(operand: Operand) -> list[_StoreCall]:
-    """Return the stores that an operand does."""
+    """Return the store steps of an operand."""
     found: list[_StoreCall] = []
     for step in operand.steps:
         function = operand.functions[step.function]
@@ -63,7 +63,7 @@ def store_calls(operand: Operand) -> list[_StoreCall]:
 
 
 def target_slots(operand: Operand) -> tuple[frozenset[int], frozenset[int]]:
-    """Return which of an operand's inputs, and which of its literals, are targets of stores."""
+    """Return the numbers of the operand's inputs, and of its literals, that are targets of stores."""
     targets = [call.target for call in store_calls(operand)]
     inputs = frozenset([part.number for part in targets if isinstance(part, _Input)])
     return inputs, frozenset([part.number for part in targets if isinstance(part, _Literal)])
@@ -80,7 +80,7 @@ def _part(operand: Operand, slot: int) -> Any:
 
 
 def _outside(operand: Operand, slots: Sequence[int], inner: Subprogram, part: Any) -> Any:
-    """Return a part of an inner program's call in the terms of the program that calls it."""
+    """Translate a part of an inner program's call to the calling program."""
     if isinstance(part, _Input):
         return _part(operand, slots[part.number])
     if isinstance(part, _Literal):
@@ -89,14 +89,14 @@ def _outside(operand: Operand, slots: Sequence[int], inner: Subprogram, part: An
 
 
 class StoredRegion(NamedTuple):
-    """What a chunk writes: a part of a target.
+    """The part of a target that a chunk writes.
 
     Attributes
     ----------
     target : object
-        An array on disk, say.
+        The target, such as an array on disk.
     index : tuple
-        The slices that are written.
+        The written slices.
     """
 
     target: Any
@@ -107,7 +107,7 @@ class StoredRegion(NamedTuple):
         return zarr_directory(self.target)
 
     def proof(self) -> tuple[FileProof, ...] | None:
-        """Return what is there of the files that the region is in, None if that cannot be found."""
+        """Return size and time of the files of the region, None if they are unknown."""
         files = self._files()
         return None if files is None else tuple([proof_of(file) for file in files])
 
@@ -131,7 +131,7 @@ class StoredRegion(NamedTuple):
 
 
 def regions(graph: ChunkGraph, chunk: int, calls: Sequence[_StoreCall]) -> Iterator[StoredRegion | None]:
-    """Yield what a chunk writes, None of what is not known beforehand."""
+    """Yield the regions that a chunk writes, None for those unknown beforehand."""
     for call in calls:
         target, index, region = [_found(graph, chunk, part) for part in call]
         if target is _UNKNOWN or index is _UNKNOWN or region is _UNKNOWN:
@@ -154,7 +154,7 @@ def _found(graph: ChunkGraph, chunk: int, part: Any) -> Any:
 
 
 def zarr_directory(array: Any) -> Path | None:
-    """Return the directory that a Zarr array is in, if that is on a local disk."""
+    """Return the directory of a Zarr array on a local disk."""
     if package_of(type(array)) != "zarr":
         return None
     store = getattr(array, "store", None)
@@ -166,14 +166,14 @@ def zarr_directory(array: Any) -> Path | None:
 
 
 def _is_local(store: Any) -> bool:
-    """Say whether a store of fsspec's is in local files."""
+    """Return whether a store of fsspec's is in local files."""
     filesystem = getattr(store, "fs", None)
     protocol = getattr(getattr(filesystem, "sync_fs", filesystem), "protocol", ())
     return "file" in ((protocol,) if isinstance(protocol, str) else tuple(protocol or ()))
 
 
 def _names_of_blocks(array: Any) -> Any:
-    """Return what names the file of a block of a Zarr array, None if that is not known."""
+    """Return the function that names the file of a Zarr block, None if unknown."""
     encode = getattr(getattr(array, "metadata", None), "encode_chunk_key", None)
     return encode if encode is not None else getattr(array, "_chunk_key", None)
 
@@ -184,7 +184,7 @@ def _slices(index: Any, shape: Sequence[int]) -> list[Any]:
 
 
 def _covered(index: Any, length: int, block: int) -> range | None:
-    """Return which blocks along one dimension a slice is in."""
+    """Return the blocks along one dimension that a slice covers."""
     if isinstance(index, int):
         return range(index // block, index // block + 1)
     if not isinstance(index, slice):
@@ -197,8 +197,8 @@ def _covered(index: Any, length: int, block: int) -> range | None:
 
 
 def proof_of(path: str) -> FileProof:
-    """Return what is there of a file."""
-    # pathlib takes several times as long, and this is asked for each chunk.
+    """Return path, size and time of a file; size -1 if it does not exist."""
+    # pathlib takes several times as long, and this runs for each chunk.
     try:
         found = os.stat(path)  # noqa: PTH116
     except OSError:

@@ -1,5 +1,5 @@
 """The client: from a call of Dask's in the user's process to its result.
 
-It prepares graphs with `optimize`, gives them to an engine, runs what only the user's process can, feeds Dask's
-callbacks and puts results together. It knows nothing of clusters. Begin with `computation`.
+It prepares graphs with `optimize`, submits them to an engine, runs tasks that only the user's process can run,
+feeds Dask's callbacks and assembles results. It does not know clusters. Begin with `computation`.
 """

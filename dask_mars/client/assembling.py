@@ -1,4 +1,4 @@
-"""Assembling arrays in the user's process: chunks in memory are read in place, those on disk one by one."""
+"""Assembly of arrays in the user's process: chunks in memory are read in place, spilled ones one by one."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from dask_mars.store.store import Store
 
 
 def is_assembly(operand: Operand) -> bool:
-    """Say whether an operand only puts chunks together, from what `input_to_assemble` returns, and copies it."""
+    """Return whether an operand only assembles its inputs and copies them, so that `input_to_assemble` suits."""
     return operand.functions[-1] is finalize
 
 
 def input_to_assemble(store: Store, ref: ObjectRef, operand: Operand) -> Any:
-    """Return a value that is to be assembled, or, if it is on disk, what reads it when it is copied.
+    """Return an input of an assembly: the value, or for a spilled array a stand-in that loads on copy.
 
     Parameters
     ----------
     store : Store
-        The process's own.
+        The store of this process.
     ref : ObjectRef
-        Of the value.
+        Reference to the value.
     operand : Operand
-        What assembles it.
+        The operand that assembles it.
     """
-    # A single chunk is asked for a copy of itself, and other functions may ask for anything.
+    # A single input is asked for its own copy, and other functions may use any attribute.
     plain = operand.input_count > 1 and set(operand.functions) == {make_list, finalize}
     if plain and is_spilled(ref) and (known := array_type(ref)) is not None:
         return _OnDisk(store, ref, *known)
@@ -41,12 +41,12 @@ def input_to_assemble(store: Store, ref: ObjectRef, operand: Operand) -> Any:
 
 
 def _is_copied_whole(value: Any) -> bool:
-    """Say whether an array that is made of others keeps nothing of this one, whose memory will be used again."""
+    """Return whether assembly copies all of an array, and keeps no reference to its memory."""
     return type(value) is np.ndarray or (type(value) is np.ma.MaskedArray and not vars(value)["_optinfo"])
 
 
 class _OnDisk:
-    """As much of an array as Dask asks of one before it copies it into its result."""
+    """The attributes of an array that Dask reads before it copies the array into its result."""
 
     def __init__(self, store: Store, ref: ObjectRef, dtype: Any, shape: tuple[int, ...]) -> None:
         self.dtype = dtype

@@ -1,4 +1,4 @@
-"""From Dask's call to its result on a backend that runs chunk graphs: prepare, run, arrange."""
+"""From Dask's call to its result on a backend for chunk graphs: prepare, run, arrange."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from dask_mars.checkpointing.session import Session
     from dask_mars.checkpointing.settings import CheckpointSettings
 
-#: How long whoever cancels waits for an engine that has no time. It stops what it computes when it has.
+#: Longest wait of a cancellation for a busy engine, in seconds; the engine stops the computation later.
 _PATIENCE_S = 0.05
 
 
 class ToComputeAnew(Exception):
-    """Raised by `GraphBackend.run` if it has lost all that is not saved, and can begin again. No user sees it."""
+    """Internal: all unsaved results were lost; restart from the checkpoint."""
 
 
 class GraphBackend(ABC):
@@ -43,19 +43,19 @@ class GraphBackend(ABC):
     Attributes
     ----------
     is_remote : bool
-        Whether no engine of this process computes, so that the values of tasks are not at hand.
+        Whether no engine of this process computes, so that the values of tasks are not available.
     records : Records or None
-        Where others learn of its computations.
+        The list that its computations appear in.
     record : Record or None
-        That of the next computation, if it is among them already.
+        The record of the next computation, if it is listed already.
     checkpoint : CheckpointSettings or None
-        Where what is computed is saved.
+        Settings for saving results.
     saver : Saver or None
-        What saves the chunks of the computation that is going on.
+        Saves the chunks of the current computation.
     session : Session or None
-        That of the computation that is going on, if it is saved.
+        The session of the current computation, if it is saved.
     check : callable or None
-        Gets each graph before it is computed, and raises to refuse it.
+        Called with each graph before it is computed; raises to refuse it.
     """
 
     is_remote: ClassVar[bool] = False
@@ -68,7 +68,7 @@ class GraphBackend(ABC):
 
     @abstractmethod
     def prepare_options(self, options: Options) -> PrepareOptions:
-        """Return what graphs are prepared for."""
+        """Return the options for preparing graphs."""
 
     @abstractmethod
     def run(
@@ -86,18 +86,18 @@ class GraphBackend(ABC):
         graph : ChunkGraph
             What to compute.
         observer : CallbackObserver or None
-            Told how it gets on.
+            Receives the progress.
         options : Options
-            How.
+            The options of Dask's call.
         persist : bool
-            Whether results stay where they are.
+            Whether to leave results in the store.
         record : Record
-            What others know of it.
+            The record of the computation.
 
         Returns
         -------
         dict
-            The value of each output chunk, or what stands for it.
+            The value of each output chunk, or its reference.
         """
 
     def compute(self, dsk: Any, keys: Any, options: Options, persist: bool = False) -> Any:
@@ -148,15 +148,15 @@ class GraphBackend(ABC):
         return self._known(graph, persist)
 
     def _is_saved(self, checkpoint: CheckpointSettings, graph: ChunkGraph, persist: bool, record: Record) -> bool:
-        """Say whether what is computed of a graph is to be saved."""
-        # Most computations are not.
+        """Return whether to save results of a graph."""
+        # Most computations are not saved, and need no import.
         from dask_mars.checkpointing.session import is_worth_saving
 
         return is_worth_saving(checkpoint, graph)
 
     @staticmethod
     def _known(graph: ChunkGraph, persist: bool) -> dict[int, Any]:
-        """Return the outputs of a graph of which nothing has to be run."""
+        """Return the outputs of a graph without chunks to run."""
         values = {chunk: graph.values[chunk] for chunk in graph.outputs}
         return values if persist else {chunk: value_of(value) for chunk, value in values.items()}
 
@@ -169,7 +169,7 @@ class GraphBackend(ABC):
         persist: bool,
         record: Record,
     ) -> dict[int, Any]:
-        """Compute what is not saved of a graph, and save what is worth it."""
+        """Compute the chunks of a graph that are not saved, and save those worth it."""
         from dask_mars.checkpointing.session import Session
 
         with Session(checkpoint, graph) as session:
@@ -204,7 +204,7 @@ class _Observation:
     def prepared(
         self, dsk: Any, wanted: list[Key], options: Options, prepare_options: PrepareOptions
     ) -> ChunkGraph:
-        """Prepare a graph; callbacks that look at tasks are shown those that Dask's own schedulers would run."""
+        """Prepare a graph; callbacks for single tasks see those that Dask's own schedulers would run."""
         cache = options.cache if options.cache is not None else dask.config.get("cache", None)
         if not self._callbacks:
             return prepare(dsk, wanted, **prepare_options._asdict(), cache=cache)
@@ -227,13 +227,13 @@ class _Observation:
         return changeable
 
     def finish(self, failed: bool) -> None:
-        """Tell callbacks that all is over."""
+        """Call the finish hook of all callbacks."""
         if self.observer is not None:
             self.observer.finish(failed)
 
 
 def _arranged(keys: Any, ids: Mapping[Key, int], values: Mapping[int, Any]) -> Any:
-    """Return values as `dask.local.nested_get` does, with one look at each key: there may be a million."""
+    """Return values as `dask.local.nested_get` does, with one look-up per key: there may be a million."""
     if isinstance(keys, list):
         return tuple([_arranged(key, ids, values) if isinstance(key, list) else values[ids[key]] for key in keys])
     return values[ids[keys]]
@@ -245,9 +245,9 @@ class EngineBackend(GraphBackend):
     Parameters
     ----------
     engine_for : callable
-        Returns the engine to use, given how many workers are wanted.
+        Returns the engine to use, given the requested number of workers.
     store_limit : callable
-        Returns how many bytes of results it keeps in memory.
+        Returns the limit for results in memory, in bytes.
     """
 
     def __init__(self, engine_for: Callable[[int | None], Engine], store_limit: Callable[[], int]) -> None:
@@ -255,7 +255,7 @@ class EngineBackend(GraphBackend):
         self._store_limit = store_limit
 
     def prepare_options(self, options: Options) -> PrepareOptions:
-        """Return what graphs are prepared for."""
+        """Return the options for preparing graphs."""
         return engine_options(config.worker_count(options.num_workers or None), self._store_limit)
 
     def run(
@@ -266,7 +266,7 @@ class EngineBackend(GraphBackend):
         persist: bool,
         record: Record,
     ) -> dict[int, Any]:
-        """Compute a graph, as `GraphBackend` says."""
+        """Compute a graph, as `GraphBackend.run` describes."""
         rerun = options.rerun_exceptions_locally
         if rerun is None:
             rerun = bool(dask.config.get("rerun_exceptions_locally", False))

@@ -1,4 +1,4 @@
-"""Threads that submitted computations go on in: there are none when there is nothing to do."""
+"""Threads for submitted computations; none while there is nothing to do."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import NamedTuple
 from dask_mars.client.records import Record
 from dask_mars.errors import EngineStopped
 
-#: More computations than that wait for their turn: each holds its graph, and all share the same workers.
+#: Most computations at a time; others wait. Each holds its graph, and all share the same workers.
 _MOST_AT_ONCE = 16
-#: How long the interpreter's end waits for threads to notice that they are to end.
+#: Longest wait for the threads at the interpreter's end, in seconds.
 _END_S = 5.0
 
 
@@ -27,7 +27,7 @@ class _Job(NamedTuple):
 
 
 class Background:
-    """Calls functions in threads, first come first served."""
+    """Calls functions in threads, first come, first served."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -37,7 +37,7 @@ class Background:
         self._is_registered = False
 
     def start(self, record: Record, work: Callable[[], None]) -> None:
-        """Have a function called that computes what a record is of, in the surroundings of whoever asks for it."""
+        """Queue a function that computes a record's computation, in the caller's context."""
         with self._lock:
             if not self._is_registered:
                 self._is_registered = True
@@ -45,7 +45,7 @@ class Background:
             self._jobs.append(_Job(record, work, contextvars.copy_context()))
             self._records.add(record)
             if len(self._threads) < _MOST_AT_ONCE:
-                # The interpreter's end waits for no computation: `close` ends them.
+                # Daemon: the interpreter's end must not wait for computations; `close` cancels them.
                 thread = threading.Thread(target=self._serve, name="dask-mars-submitted", daemon=True)
                 self._threads.add(thread)
                 try:
@@ -55,7 +55,7 @@ class Background:
                     raise
 
     def remove(self, record: Record) -> bool:
-        """Take a computation out of the queue; False if it has begun."""
+        """Remove a computation from the queue; return False if it has begun."""
         with self._lock:
             job = next((job for job in self._jobs if job.record is record), None)
             if job is not None:
@@ -70,7 +70,7 @@ class Background:
             finally:
                 with self._lock:
                     self._records.discard(job.record)
-                # Nothing of it is to stay while this waits, or is forgotten.
+                # The job must not stay alive while this thread waits.
                 del job
 
     def _next(self) -> _Job | None:
@@ -81,7 +81,7 @@ class Background:
             return None
 
     def close(self) -> None:
-        """End all that is going on, and wait a while for the threads to end."""
+        """Cancel all computations, and wait a while for the threads to end."""
         deadline_s = time.monotonic() + _END_S
         with self._lock:
             records, threads = list(self._records), list(self._threads)
@@ -89,18 +89,18 @@ class Background:
             try:
                 record.cancel(EngineStopped())
             except Exception:
-                # Its engine or client has ended before, which it will notice.
+                # The engine or client has ended before; the computation will notice.
                 continue
         for thread in threads:
             thread.join(max(deadline_s - time.monotonic(), 0.0))
 
 
-#: That of this process.
+#: The queue of this process.
 background = Background()
 
 
 def _after_fork() -> None:
-    """In a forked process: the threads stay with the parent."""
+    """Forget the threads in a forked process: they stay with the parent."""
     global background
     atexit.unregister(background.close)
     background = Background()
@@ -110,12 +110,12 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def start(record: Record, work: Callable[[], None]) -> None:
-    """Have a function called in a thread; see `Background.start`."""
+    """Queue a function for a thread; see `Background.start`."""
     background.start(record, work)
 
 
 def remove(record: Record) -> bool:
-    """Take a computation out of the queue; see `Background.remove`."""
+    """Remove a computation from the queue; see `Background.remove`."""
     return background.remove(record)
 
 

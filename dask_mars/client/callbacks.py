@@ -1,4 +1,4 @@
-"""Dask's callbacks, fed from what the engine reports: progress bars, profilers, caches."""
+"""Dask's callbacks for computations by an engine: progress bars, profilers, caches."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dask_mars.store.persisted import as_data
 
 Callbacks = tuple[Callable[..., None] | None, ...]
 
-# Callbacks that hear from the engine itself what becomes of tasks.
+# Callbacks that listen to the engine itself.
 _LISTENING = {"dask_mars.diagnostics.progress"}
 
-# Callbacks that look at nothing but how many tasks there are in each state.
+# Callbacks that only count the tasks in each state.
 _COUNTING = _LISTENING | {"dask.diagnostics.progress", "tqdm.dask"}
 
-# Callbacks whose posttask is known to ignore the value, which then need not be copied for them.
+# Callbacks whose posttask is known to ignore the value, so that it need not be copied for them.
 _IGNORE_VALUES = _COUNTING | {"dask.diagnostics.profile"}
 
 # Callbacks that would be wrong without values.
@@ -27,25 +27,25 @@ _NEED_VALUES = {("dask.cache", "Cache"), ("dask.diagnostics.profile", "CacheProf
 
 
 class Observer(Protocol):
-    """Is told what becomes of chunks."""
+    """Receives the start and the end of chunks."""
 
     @property
     def in_order(self) -> bool:
-        """Whether it is to be told that a chunk was handed out only once the chunk's inputs are there."""
+        """Return whether `begun` must not report a chunk before its inputs are computed."""
 
     @property
     def wants_tasks(self) -> bool:
-        """Whether it wants to be told of anything at all."""
+        """Return whether it wants any reports."""
 
     @property
     def values_wanted(self) -> bool:
-        """Whether it looks at the values of chunks that have ended."""
+        """Return whether it reads the values of finished chunks."""
 
     def begun(self, graph: ChunkGraph, chunks: Sequence[int]) -> None:
-        """Note that chunks were handed out, some perhaps not for the first time."""
+        """Report that chunks were dispatched, some perhaps again."""
 
     def ended(self, graph: ChunkGraph, chunks: Sequence[int], values: Mapping[int, Any], worker: Any) -> None:
-        """Note that chunks have been computed; `values` has those of them that are wanted."""
+        """Report that chunks were computed; `values` has their values, if `values_wanted`."""
 
 
 class CallbackObserver:
@@ -58,7 +58,7 @@ class CallbackObserver:
     dsk : dict
         The low-level graph, in Dask's task objects; callbacks may change it in `start`.
     remote : bool, optional
-        No engine of this process computes it, so that nobody hears of tasks from there.
+        Whether no engine of this process computes the graph. Then callbacks of `_LISTENING` need their hooks.
     """
 
     in_order: ClassVar[bool] = True
@@ -76,12 +76,12 @@ class CallbackObserver:
 
     @property
     def wants_tasks(self) -> bool:
-        """Whether some callback is to be told of single tasks."""
+        """Return whether some callback has hooks for single tasks."""
         return any(hook for callback in self._callbacks for hook in callback[1:4])
 
     @property
     def values_wanted(self) -> bool:
-        """Whether some callback looks at the values of finished tasks."""
+        """Return whether some callback reads the values of finished tasks."""
         return any(_looks_at_values(callback) for callback in self._posttask)
 
     def start(self) -> None:
@@ -92,7 +92,7 @@ class CallbackObserver:
             self._started.append(callback)
 
     def start_state(self, wanted: set[Key]) -> None:
-        """Work out the state and call `start_state` of each callback."""
+        """Compute the state and call `start_state` of each callback."""
         state = start_state_from_dask(dict(self._dsk), keys=wanted, cache={}, sortkey=lambda _: 0)
         state["ready"] = set(state["ready"])
         self.state.update(state)
@@ -103,20 +103,20 @@ class CallbackObserver:
                 callback[1](self._dsk, self.state)
 
     def begun(self, graph: ChunkGraph, chunks: Sequence[int]) -> None:
-        """Note that chunks were handed out."""
+        """Report that chunks were dispatched."""
         for chunk in chunks:
             self.running(graph.keys[chunk])
 
     def ended(self, graph: ChunkGraph, chunks: Sequence[int], values: Mapping[int, Any], worker: Any) -> None:
-        """Note that chunks have been computed."""
+        """Report that chunks were computed."""
         for chunk in chunks:
             self.done(graph.keys[chunk], values.get(chunk), worker)
 
     def running(self, key: Key) -> None:
-        """Note that a task was handed out.
+        """Report that a task was dispatched.
 
-        Tasks that are no part of Dask's graph are passed over, and those that were handed out before: to a worker
-        that has died or given them back, or to one where they failed and may be tried again.
+        Tasks that are not in Dask's graph are skipped, and repeated dispatches: after the death of a worker, after
+        a recall, or after a failure.
         """
         if key not in self._dsk or key in self.state["running"]:
             return
@@ -126,7 +126,7 @@ class CallbackObserver:
             callback(key, self._dsk, self.state)
 
     def done(self, key: Key, value: Any, worker: Any) -> None:
-        """Note that a task has finished, and with it the aliases of its key."""
+        """Report that a task has finished, and the aliases of its key."""
         if key not in self._dsk:
             return
         state = self.state
@@ -161,12 +161,12 @@ class CallbackObserver:
 
 
 class CountingObserver(CallbackObserver):
-    """Calls callbacks that only count, which need neither Dask's tasks nor to know which of them is ready.
+    """Calls callbacks that only count. They need neither Dask's tasks nor the ready state.
 
     Parameters
     ----------
     callbacks : iterable of tuple
-        For which `only_count` holds.
+        Callbacks for which `only_count` holds.
     remote : bool, optional
         As for `CallbackObserver`.
     """
@@ -177,7 +177,7 @@ class CountingObserver(CallbackObserver):
         super().__init__(callbacks, {}, remote)
 
     def start_counting(self, graph: ChunkGraph) -> None:
-        """Call `start_state` of each callback with all of a graph's tasks before them."""
+        """Call `start_state` of each callback with all tasks of a graph waiting."""
         keys = zip(graph.keys, graph.operand_of, strict=True)
         # In the graph's order, which displays show.
         waiting = dict.fromkeys([key for key, operand in keys if operand != DATA])
@@ -187,7 +187,7 @@ class CountingObserver(CallbackObserver):
                 callback[1](self._dsk, self.state)
 
     def running(self, key: Key) -> None:
-        """Note that a task was handed out, for the first time."""
+        """Report the first dispatch of a task."""
         if key in self.state["waiting"]:
             del self.state["waiting"][key]
             self.state["running"].add(key)
@@ -195,7 +195,7 @@ class CountingObserver(CallbackObserver):
                 callback(key, self._dsk, self.state)
 
     def done(self, key: Key, value: Any, worker: Any) -> None:
-        """Note that a task has finished, for the first time."""
+        """Report that a task has finished, for the first time."""
         if key in self.state["running"]:
             self.state["running"].remove(key)
             self.state["finished"].add(key)
@@ -204,12 +204,12 @@ class CountingObserver(CallbackObserver):
 
 
 class TellOnce:
-    """Tells an observer of each chunk once, however often its graph is computed.
+    """Reports each chunk to an observer once, however often its graph is computed.
 
     Parameters
     ----------
     observer : Observer
-        Who wants to know.
+        The receiver.
     """
 
     def __init__(self, observer: Observer) -> None:
@@ -219,42 +219,42 @@ class TellOnce:
 
     @property
     def wants_tasks(self) -> bool:
-        """Whether somebody is to be told of single tasks."""
+        """Return whether the observer wants any reports."""
         return self._observer.wants_tasks
 
     @property
     def values_wanted(self) -> bool:
-        """Whether somebody looks at values."""
+        """Return whether the observer reads values."""
         return self._observer.values_wanted
 
     @property
     def in_order(self) -> bool:
-        """Whether somebody is to be told of a chunk only once its inputs are there."""
+        """Return whether the observer must not see a chunk before its inputs are computed."""
         return self._observer.in_order
 
     def begun(self, graph: ChunkGraph, chunks: Sequence[int]) -> None:
-        """Note that chunks were handed out."""
+        """Report that chunks were dispatched."""
         self._observer.begun(graph, _new(graph, chunks, self._begun))
 
     def ended(self, graph: ChunkGraph, chunks: Sequence[int], values: Mapping[int, Any], worker: Any) -> None:
-        """Note that chunks have been computed."""
+        """Report that chunks were computed."""
         self._observer.ended(graph, _new(graph, chunks, self._ended), values, worker)
 
 
 def _new(graph: ChunkGraph, chunks: Sequence[int], known: set[Key]) -> list[int]:
-    """Return the chunks whose keys are not known yet, which they are from now on."""
+    """Return the chunks with unknown keys, and add their keys to `known`."""
     found = [chunk for chunk in chunks if graph.keys[chunk] not in known]
     known.update([graph.keys[chunk] for chunk in found])
     return found
 
 
 def only_count(callbacks: Iterable[Callbacks]) -> bool:
-    """Say whether callbacks are known to look at nothing but how many tasks there are in each state."""
+    """Return whether callbacks are known to read only the number of tasks in each state."""
     return all(_counts(hook) for callback in callbacks for hook in callback if hook)
 
 
 def without_values(callbacks: Iterable[Callbacks]) -> list[Callbacks]:
-    """Leave out callbacks that would be wrong if they were shown no values of tasks, with a warning."""
+    """Return the callbacks that work without values of tasks; warn about the others."""
     usable = []
     for callback in callbacks:
         if needing := next(filter(_needs_values, callback), None):
@@ -273,7 +273,7 @@ def _needs_values(hook: Any) -> bool:
 
 
 def _without_tasks(callback: Callbacks) -> Callbacks:
-    """Leave out hooks for what the callback hears from the engine; those of subclasses stay."""
+    """Return a callback without the hooks that its engine listener replaces; hooks of subclasses stay."""
     start, *of_tasks, finish = callback
     return start, *[None if getattr(hook, "__module__", None) in _LISTENING else hook for hook in of_tasks], finish
 

@@ -1,4 +1,4 @@
-"""One computation by an engine, as its calling thread sees it: submit a graph, serve messages, read results."""
+"""One computation by an engine, from its calling thread: submit a graph, serve messages, read results."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from dask_mars.scheduler.events import GraphPlan, Resources
 from dask_mars.store.persisted import PersistedChunk, value_of
 from dask_mars.store.store import bytes_to_store
 
-#: How often a waiting thread makes sure that the engine still lives.
+#: Interval at which a waiting thread checks that the engine is alive, in seconds.
 _LIVENESS_S = 2.0
-#: How long a computation that has ended waits for workers to close its files, where they are busy with others.
+#: Longest wait, after the end of a computation, for busy workers to close its files, in seconds.
 _RELEASE_S = 2.0
-#: Threads compute no chunks beyond this part of each worker's share of the memory limit.
+#: Divisor of a worker's share of the memory limit: threads compute no larger chunks.
 _CHUNK_SHARE = 16
-#: Nobody declares how large frames are. Threads compute them where they are hardly large beside the memory limit.
+#: Smallest memory limit for frames in threads, in bytes. Frames declare no sizes, so there must be ample room.
 _FRAMES_LIMIT_BYTES = 1 << 33
 
 
@@ -60,20 +60,20 @@ def run_graph(
     engine : Engine
         What computes it.
     graph : ChunkGraph
-        At least one of its outputs is not known.
+        The graph; at least one of its outputs must be computed.
     retries : int, optional
-        How often a task that raises is tried again.
+        Retries of a failed task.
     started : callable, optional
-        Told the number that the engine gives the computation.
+        Called with the engine's number for the computation.
     observer : Observer, optional
-        Told in this thread what becomes of chunks.
+        Receives the progress of chunks in this thread.
     saver : Saver, optional
-        Saves what is computed; the caller ends it.
+        Saves results; the caller stops it.
 
     Returns
     -------
     dict
-        What stands for each output, or its value where that is small.
+        Each output's reference in the store, or its value if it is small.
     """
     computation = Computation(engine, graph, observer, retries=retries, defers=True, saver=saver)
     begun = None if started is None else lambda run: started(run.number)
@@ -81,28 +81,28 @@ def run_graph(
 
 
 class Computation:
-    """One graph's computation as its calling thread sees it.
+    """The computation of one graph, from its calling thread.
 
     Parameters
     ----------
     engine : Engine
-        What computes it.
+        The engine that computes it.
     graph : ChunkGraph
         What to compute.
     observer : Observer or None
-        Told in this thread what becomes of chunks.
+        Receives the progress of chunks in this thread.
     num_workers : int or None
         Most workers to use.
     retries : int or None
-        How often a task that raises is tried again.
+        Retries of a failed task.
     rerun_locally : bool
         Whether a task that raises is run once more in this process, for a debugger.
     defers : bool, optional
-        Whether this is not the user's process, and what cannot be pickled is to be computed there.
+        Whether this is an agent's process: values that cannot be pickled are deferred to the user's process.
     note : callable, optional
-        Told what tasks print and warn, besides the user: the stream, and the text.
+        Also receives the output and warnings of tasks: the stream, and the text.
     saver : Saver, optional
-        Saves what is computed.
+        Saves results.
     """
 
     def __init__(
@@ -120,12 +120,12 @@ class Computation:
         self._engine = engine
         self._saver = saver
         self._note = note
-        #: Whether this is not the user's process, and what cannot be pickled is to be computed there.
+        #: Whether this is an agent's process: values that cannot be pickled are deferred to the user's process.
         self._defers = defers
         self._graph = graph
         self._observer = observer
         self._rerun_locally = rerun_locally
-        #: Of libraries, that its tasks are known to need.
+        #: Names of the library modules that its tasks need.
         self._modules: Collection[str] = ()
         self._pool: ThreadPoolExecutor | None = None
         self._pool_size = num_workers or engine.settings.num_workers
@@ -159,19 +159,19 @@ class Computation:
             resources=_resources(graph, engine.settings.resources),
             temporaries=temporaries_of(operands),
             unrepeatable=unrepeatable,
-            # Where a thread fails, what it has begun is begun again.
+            # A failure in a thread repeats chunks that have begun, so no chunk may be unrepeatable.
             is_library_code=not unrepeatable and self._is_library_code(),
             keeps_data_on_failure=rerun_locally,
         )
-        #: Guards the two below, and makes reporting a chunk one thing with taking it from them.
+        #: Guards the two below: reporting a chunk and removing it there must be atomic.
         self._lock = threading.Lock()
         #: Chunks that threads of the pool are computing and have not reported.
         self._computed_in_client: set[int] = set()
-        #: Whether no thread of the pool is to begin another.
+        #: Whether threads of the pool must not begin another chunk.
         self._cancelled = False
 
     def _is_library_code(self) -> bool:
-        """Say whether threads of this process may compute the graph, as far as that matters now."""
+        """Return whether threads of this process may compute the graph; False if the engine wants none."""
         engine, graph = self._engine, self._graph
         modules = None if self._defers or not engine.wants_threads else library_modules(graph)
         if modules is None:
@@ -186,9 +186,9 @@ class Computation:
         return all((sizes[chunk] or 0) <= most_bytes for chunk in range(len(graph)))
 
     def results(self, persist: bool, started: Callable[[GraphRun], None] | None = None) -> dict[int, Any]:
-        """Compute, and return the value of each output chunk, or what stands for it in the store.
+        """Compute, and return the value or the reference of each output.
 
-        `started` is called once the engine has been told of it, and may raise.
+        `started` is called after submission, and may raise.
         """
         observer = self._observer
         engine = self._engine
@@ -201,7 +201,7 @@ class Computation:
         run.modules = self._modules
         if self._saver is not None:
             engine.save_by(run, self._saver)
-        # From here on until the engine knows that all is done Ctrl-C may come at any moment, or the engine's end.
+        # Until the engine reports the end, Ctrl-C or the engine's end may interrupt at any point.
         try:
             engine.submit(run)
             if started is not None:
@@ -211,7 +211,7 @@ class Computation:
                 values = self._persist(run)
             else:
                 values = {chunk: self._value(run, chunk) for chunk in self._graph.outputs}
-                # They are the user's now, to free at once.
+                # The user owns the values now, and may free them at once.
                 for chunk in values:
                     run.values.pop(chunk, None)
                 with contextlib.suppress(Exception):
@@ -227,12 +227,12 @@ class Computation:
             raise
         finally:
             if self._pool is not None:
-                # As under Dask's threads, what has begun goes on; threads that are idle end at once.
+                # As under Dask's threads, running tasks continue; idle threads end at once.
                 self._pool.shutdown(wait=not self._computed_in_client, cancel_futures=True)
         return values
 
     def _persist(self, run: GraphRun) -> dict[int, Any]:
-        """Have the engine keep what is in its arenas and files; small values are kept here."""
+        """Let the engine keep results in its arenas and files; keep small values here."""
         outputs = self._graph.outputs
         values = {chunk: run.values[chunk] for chunk in outputs if chunk in run.values}
         stored = [chunk for chunk in outputs if chunk not in values and is_stored(_ref(run, chunk))]
@@ -252,14 +252,14 @@ class Computation:
         deadline_s = time.monotonic() + _RELEASE_S
         while self._engine.alive and (left_s := deadline_s - time.monotonic()) > 0:
             with contextlib.suppress(queue.Empty):
-                # What tasks print from now on is not the user's to see.
+                # Output of tasks after the end is dropped.
                 if type(run.inbox.get(timeout=left_s)) is client_messages.Released:
                     return
 
     # -- while it runs ----------------------------------------------------------------------------------------
 
     def _serve(self, run: GraphRun) -> None:
-        """See to the engine's messages until the outputs are there."""
+        """Handle the engine's messages until the outputs are computed."""
         inbox = run.inbox
         while True:
             try:
@@ -275,18 +275,18 @@ class Computation:
 
     def _run_in_client(self, run: GraphRun, message: client_messages.RunInClient) -> None:
         if message.is_alone:
-            # No other task can become ready that it might wait for, and starting a thread takes longer.
+            # No other task can become ready that this one might wait for, and starting a thread takes longer.
             contextvars.copy_context().run(self._run_chunk, run, message.chunks[0])
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._pool_size, thread_name_prefix="dask-mars-client")
         for chunk in message.chunks:
-            # As Dask's thread pool does, so that NumPy's error state and the like hold in tasks.
+            # As in Dask's thread pool: NumPy's error state and other context variables hold in tasks.
             self._pool.submit(contextvars.copy_context().run, self._run_in_pool, run, chunk)
 
     def _run_in_pool(self, run: GraphRun, chunk: int) -> None:
         with self._lock:
-            # The engine was told that what has not begun never will.
+            # `cancel` has told the engine that no further chunk begins.
             if self._cancelled:
                 return
             self._computed_in_client.add(chunk)
@@ -304,7 +304,7 @@ class Computation:
         start = time.perf_counter()
         try:
             operand = graph.operands[graph.operand_of[chunk]]
-            # Assembly copies what it is lent, and keeps none of it.
+            # Assembly copies its inputs, and keeps none of them.
             in_place = is_assembly(operand) and not self._defers
             with contextlib.ExitStack() as acquired:
                 inputs = [
@@ -317,7 +317,7 @@ class Computation:
             with self._reporting(chunk):
                 engine.client_failed(run, chunk, error)
         except BaseException as error:
-            # Ctrl-C, or a task that wants to leave: the calling thread sees to it.
+            # Ctrl-C or SystemExit: the calling thread handles it.
             with self._reporting(chunk):
                 engine.client_failed(run, chunk, error)
             raise
@@ -332,7 +332,7 @@ class Computation:
         return run_chunk(self._graph, chunk, inputs)
 
     def _value_or_deferred(self, run: GraphRun, chunk: int, inputs: list[Any]) -> Any:
-        """Compute a chunk in this process if its result can leave that, else return what stands for it."""
+        """Compute a chunk in this process; return a deferred task if the result cannot be pickled."""
         graph = self._graph
         if chunk not in run.client_only and not any(type(value) is Deferred for value in inputs):
             value = run_chunk(graph, chunk, inputs.copy())
@@ -343,7 +343,7 @@ class Computation:
     def _input(
         self, run: GraphRun, chunk: int, operand: Operand, acquired: contextlib.ExitStack | None = None
     ) -> Any:
-        """Return an input: a copy, or in place as long as all that is `acquired` is not given back."""
+        """Return an input: a copy, or in place until `acquired` is closed."""
         value = run.values.get(chunk, run)
         if value is run:
             ref, store = _ref(run, chunk), self._engine.store
@@ -354,7 +354,7 @@ class Computation:
         return value_of(value)
 
     def _input_again(self, run: GraphRun, chunk: int) -> Any:
-        """Return a copy of an input of a chunk that has failed, which could go to disk at any moment."""
+        """Return a copy of an input of a failed chunk, which may be spilled at any moment."""
         if chunk in run.values:
             return value_of(run.values[chunk])
         ref = self._engine.acquire(run.number, chunk)
@@ -421,12 +421,12 @@ class Computation:
 
 
 def _resources(graph: ChunkGraph, available: Mapping[str, float]) -> dict[int, Resources]:
-    """Return what chunks take of the engine's resources; nothing where others will do, and there are too few.
+    """Return the resources of each chunk; none where the user allows others and too few exist.
 
     Raises
     ------
     ResourcesMissing
-        A chunk takes more than there is.
+        A chunk needs more than the engine has.
     """
     taken: dict[int, Resources] = {}
     if not available:
@@ -441,7 +441,7 @@ def _resources(graph: ChunkGraph, available: Mapping[str, float]) -> dict[int, R
     return taken
 
 
-#: Which warnings of workers have been shown, as Python notes it for each module.
+#: Warnings of workers that were shown, in the form of a module's ``__warningregistry__``.
 _registry: dict[Any, Any] = {}
 
 

@@ -1,4 +1,4 @@
-"""`Computation`: what users hold of a computation that goes on without them."""
+"""`Computation`: the user's handle of a computation in the background."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from dask_mars.client.summaries import profiles_of, summary
 from dask_mars.engine.profile import ComputationProfile
 from dask_mars.errors import EngineStopped, refuse_unhashable
 
-#: How often a waiting thread wakes, so that Ctrl-C is seen wherever the system's waits are deaf to it.
+#: Interval at which a waiting thread wakes for Ctrl-C, in seconds; some systems' waits cannot be interrupted.
 _AWAKE_S = 2.0
-#: The longest name: it stands in lists.
+#: Longest name, in characters; lists show it.
 _NAME_CHARACTERS = 200
 _IS_NO_VALUE = (
     "a Computation is no value, and stays in the process that has submitted it: take what its result() returns, "
@@ -37,7 +37,7 @@ Timeout = float | str | timedelta | None
 
 
 class Outcome:
-    """What comes of a computation; whoever holds none of it lets it go.
+    """The result of a computation, freed when no handle refers to it.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Outcome:
     value : object
         The result.
     error : BaseException or None
-        Why there is none.
+        The reason for a missing result.
     """
 
     def __init__(self) -> None:
@@ -55,31 +55,32 @@ class Outcome:
         self.error: BaseException | None = None
 
     def set(self, value: Any = None, error: BaseException | None = None) -> None:
-        """Say what has come of it; whoever says so first is right."""
+        """Set the result or the error. Only the first call counts."""
         if not self.done.is_set():
             self.value, self.error = value, error
             self.done.set()
 
 
 class Computation:
-    """A computation that goes on in the background; `dask_mars.submit` makes it.
+    """A computation that runs in the background; `dask_mars.submit` creates it.
 
-    It goes on when nobody holds it, and its result is kept as long as somebody does. It ends with the interpreter,
-    and when its runtime is closed. It belongs to the process that has submitted it, and is no Dask collection:
-    pass its `result` on, or its `id`.
+    It runs on without a reference to this handle, but its result is kept only while a handle exists. It ends with
+    the interpreter, and when its runtime is closed. It belongs to the process that has submitted it, and is no
+    Dask collection: pass its `result` to other tasks, or its `id` to other processes.
 
     Attributes
     ----------
     id : str
         A UUID.
     name : str
-        As given.
+        The name given to `submit`.
     state : str
         ``"queued"``, ``"preparing"``, ``"running"``, ``"finished"``, ``"failed"`` or ``"cancelled"``.
     progress : ChunkCounts
         Its chunks: ``total``, ``waiting``, ``running``, ``finished``, ``failed``, and the ``fraction`` finished.
     layers : list of LayerCounts
-        The same of each layer of the graph, with the seconds that workers have spent on it, and the bytes it took.
+        The same for each layer of the graph, with the seconds that workers have spent on it, and the bytes it
+        took.
 
     Examples
     --------
@@ -98,7 +99,7 @@ class Computation:
         _computations.add(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what is known of it as a plain dict, as `Runtime.computations` has it, with its ``layers``."""
+        """Return its state as a plain dict, as `Runtime.computations` does, with its ``layers``."""
         return {**summary(self._record), "layers": [layer._asdict() for layer in self.layers]}
 
     @property
@@ -108,26 +109,26 @@ class Computation:
 
     @property
     def name(self) -> str:
-        """What the user calls it."""
+        """The user's name for it."""
         return self._record.name
 
     @property
     def state(self) -> str:
-        """How it is: queued, preparing, running, finished, failed or cancelled."""
+        """One of queued, preparing, running, finished, failed or cancelled."""
         return self._record.state
 
     @property
     def progress(self) -> ChunkCounts:
-        """How many chunks there are, and how many are computed; see `ChunkCounts`."""
+        """The number of chunks, and of computed ones; see `ChunkCounts`."""
         return self._record.counts()
 
     @property
     def layers(self) -> list[LayerCounts]:
-        """How far each layer is; see `LayerCounts`."""
+        """The progress of each layer; see `LayerCounts`."""
         return list(self._record.layers())
 
     def done(self) -> bool:
-        """Say whether it is over, and `result` returns or raises at once."""
+        """Return whether it is over, so that `result` returns or raises at once."""
         return self._outcome.done.is_set()
 
     def wait(self, timeout: Timeout = None) -> bool:
@@ -136,7 +137,7 @@ class Computation:
         Parameters
         ----------
         timeout : float, str or timedelta, optional
-            For how many seconds at most, or for how long, as in ``"5 minutes"``. Default: as long as it takes.
+            Longest wait, in seconds or as in ``"5 minutes"``. Default: no limit.
 
         Returns
         -------
@@ -146,7 +147,7 @@ class Computation:
         Raises
         ------
         ValueError
-            The time is none.
+            The timeout is not a number or a duration.
         """
         done = self._outcome.done
         end_s = None if timeout is None else time.monotonic() + _seconds(timeout)
@@ -160,17 +161,17 @@ class Computation:
     def result(self, timeout: Timeout = None) -> Any:
         """Wait for the result, and return it.
 
-        Ctrl-C ends the waiting and not the computation.
+        Ctrl-C ends the wait, not the computation.
 
         Parameters
         ----------
         timeout : float, str or timedelta, optional
-            How long to wait at most, as `wait` takes it. Default: as long as it takes.
+            Longest wait, as `wait` takes it. Default: no limit.
 
         Returns
         -------
         object
-            For one collection its value, for several a tuple of theirs.
+            The value of one collection, or a tuple for several.
 
         Raises
         ------
@@ -181,7 +182,7 @@ class Computation:
         EngineStopped
             Its runtime was closed.
         Exception
-            Whatever a task has raised.
+            Any exception of a task.
         """
         if not self.wait(timeout):
             raise self._too_early(timeout)
@@ -195,7 +196,7 @@ class Computation:
         Parameters
         ----------
         timeout : float, str or timedelta, optional
-            How long to wait at most, as `wait` takes it. Default: as long as it takes.
+            Longest wait, as `wait` takes it. Default: no limit.
 
         Raises
         ------
@@ -211,9 +212,10 @@ class Computation:
         return TimeoutError(f"the computation is {self.state} after {waited} of waiting; it goes on")
 
     def cancel(self) -> bool:
-        """Cancel it: `result` raises `errors.Cancelled`. What runs is ended as `Runtime.cancel` says.
+        """Cancel it: `result` raises `errors.Cancelled`. Running chunks end as `Runtime.cancel` describes.
 
-        While its graph is being prepared it is over at once, and its thread ends at the next step of that.
+        While its graph is being prepared it is over at once, and its thread ends at the next step of the
+        preparation.
 
         Returns
         -------
@@ -223,19 +225,19 @@ class Computation:
         return self._record.cancel()
 
     def explain(self, key: Any = None) -> str:
-        """Say in words what it waits for.
+        """Explain what it waits for.
 
         Parameters
         ----------
         key : key, optional
-            A Dask key: why this one is not being computed.
+            A Dask key: explain why this one is not computed.
 
         Raises
         ------
         KeyError
             It has no such key, or no chunks are being computed.
         TypeError
-            It cannot be a key: a list of keys, say.
+            It cannot be a key, as a list of keys.
         """
         if key is None:
             return Explanation(self._record.explain())
@@ -249,18 +251,18 @@ class Computation:
             raise KeyError(f"nothing is to be said of {key!r}: the computation {why}") from None
 
     def profile(self) -> ComputationProfile:
-        """Return what each layer has taken so far, or did take.
+        """Return the cost of each layer so far.
 
         Returns
         -------
         ComputationProfile
-            A dict that shows itself as a table, with `to_dict` and `to_pandas`. By the name of the layer
-            ``count``, ``total_s``, ``mean_s`` and ``stored_bytes``, as `Runtime.profile` has them.
+            A dict that shows itself as a table, with `to_dict` and `to_pandas`. It maps the name of each layer to
+            its ``count``, ``total_s``, ``mean_s`` and ``stored_bytes``, as `Runtime.profile` does.
         """
         return profiles_of(self._record.layers())
 
     def __copy__(self) -> Self:
-        # All of them are of the same computation.
+        # A copy is a handle of the same computation.
         return self
 
     def __deepcopy__(self, memo: object) -> Self:
@@ -270,7 +272,7 @@ class Computation:
         raise TypeError(_IS_NO_VALUE)
 
     def __dask_graph__(self) -> NoReturn:
-        # A task would get the handle, which is nothing to compute with.
+        # A task would get the handle, and cannot compute with it.
         raise TypeError(_IS_NO_VALUE)
 
     def __repr__(self) -> str:
@@ -284,7 +286,7 @@ _computations: weakref.WeakSet[Computation] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """In a forked process: what goes on goes on in the parent, and nobody is to wait for it here."""
+    """Fail all running computations in a forked process: they go on in the parent."""
     for computation in list(_computations):
         if not computation._outcome.done.is_set():
             outcome = computation._outcome = Outcome()
@@ -310,7 +312,7 @@ def submit(
     Parameters
     ----------
     backend : Backend
-        What computes them.
+        The backend that computes them.
     collections : sequence
         As `dask.compute` takes them.
     name, id : str or None
@@ -323,17 +325,17 @@ def submit(
     Raises
     ------
     TypeError
-        The first of them is a function.
+        The first collection is a function.
     """
     chosen = _chosen(options)
     if collections and callable(collections[0]) and not dask.is_dask_collection(collections[0]):
-        # As a Client of distributed takes it: Dask would return both as they are.
+        # distributed's Client takes a function and arguments; dask.compute would return both unchanged.
         raise TypeError(
             f"submit takes what dask.compute takes, and no function like {collections[0]!r}: submit "
             f"dask.delayed(function)(...) instead"
         )
 
-    # A function: what has `persist`, or belongs to what has it, Dask takes for something else.
+    # A plain function: Dask treats a scheduler that has `persist`, or belongs to an object with it, differently.
     def schedule(dsk: Any, keys: Any, **others: Any) -> Any:
         return backend.compute(dsk, keys, chosen)
 
@@ -347,13 +349,13 @@ def submit(
 def submit_graph(
     backend: Backend, dsk: Any, keys: Any, name: str | None, id: str | None, options: Mapping[str, Any]
 ) -> Computation:
-    """Compute keys of a Dask graph in the background, as `submit` does collections."""
+    """Compute keys of a Dask graph in the background, as `submit` does with collections."""
     chosen = _chosen(options)
     return _start(backend, name, id, lambda: backend.compute(dsk, keys, chosen))
 
 
 def _chosen(options: Mapping[str, Any]) -> Options:
-    """Take the options of a computation. Dask passes `submit` none of others, unlike schedulers."""
+    """Return the options of a computation. Unlike schedulers, `submit` gets no foreign options from Dask."""
     names = ("name", "id", "optimize_graph", "traverse", *Options._fields)
     for option in options:
         if option not in Options._fields:
@@ -364,7 +366,7 @@ def _chosen(options: Mapping[str, Any]) -> Options:
 
 
 def _start(backend: Backend, name: str | None, id: str | None, compute: Callable[[], Any]) -> Computation:
-    """Call a function in the background, and return the handle of what it computes."""
+    """Call a function in the background, and return a handle of its computation."""
     if not isinstance(name, str | None):
         raise TypeError(f"the name of a computation is text, and not {name!r}")
     if name is not None and len(name) > _NAME_CHARACTERS:
@@ -379,7 +381,7 @@ def _start(backend: Backend, name: str | None, id: str | None, compute: Callable
     def work() -> None:
         try:
             with record:
-                # What it holds is to go when it has returned.
+                # pop: the objects that `compute` holds must be freed when it has returned.
                 value = works.pop()()
                 record.result = describe(value)
             outcome.set(value)
@@ -393,14 +395,14 @@ def _start(backend: Backend, name: str | None, id: str | None, compute: Callable
 
     computation = Computation(record, outcome)
     if isinstance(backend, InlineBackend):
-        # A task that goes on in the background would outlive the one that this is.
+        # A background computation would outlive the task that runs now.
         work()
         return computation
     record.may_be_left(leave)
     try:
         background.start(record, work)
     except BaseException as error:
-        # There can be no threads any more, for one.
+        # At the interpreter's end no threads can start, for example.
         record.end(error)
         raise
     return computation
@@ -417,7 +419,7 @@ def _seconds(timeout: float | str | timedelta) -> float:
 
 
 def describe(value: Any) -> ValueDescription:
-    """Say what a result is like."""
+    """Return the kind, dtype, shape and size of a result."""
     if isinstance(value, tuple) and value:
         sizes = [describe(part)["bytes"] for part in value]
         known = [size for size in sizes if size is not None]
@@ -430,7 +432,7 @@ def describe(value: Any) -> ValueDescription:
             size_bytes = int(value.memory_usage().sum())
             return _described("frame", shape=[int(length) for length in value.shape], size_bytes=size_bytes)
     except Exception:
-        # It is of the user's making, and only looks like one of these.
+        # The user's object only resembles an array or a frame.
         return _described(type(value).__name__)
     return _described(type(value).__name__)
 

@@ -1,4 +1,4 @@
-"""The graph of a computation's layers, and the blocks of one of them, for those who look at it."""
+"""The graph of a computation's layers, and the blocks of one layer, for display."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from dask_mars.client.layer_index import LayerIndex
 from dask_mars.client.records import Blocks
 
-#: Of how many chunks of each layer it is looked what they read: those of a layer are alike.
+#: Number of chunks of each layer whose inputs are read: those of a layer are alike.
 _SAMPLED = 200
-#: Of blocks.
+#: States of blocks, as letters.
 WAITING, RUNNING, FINISHED, FAILED, NONE = [letter.encode() for letter in "wrfx."]
 
 
 def edges_of(index: LayerIndex, inputs: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    """Return which layers read which, by their numbers: pairs of the one that is read and its reader."""
+    """Return which layers read which, as sorted pairs of the numbers of source and reader."""
     numbers = index.known()
     found: set[tuple[int, int]] = set()
     for layer in range(len(index.names)):
@@ -36,7 +36,7 @@ def blocks_of(
     running: Collection[int] = (),
     failed: Collection[int] = (),
 ) -> Blocks:
-    """Return the blocks of a layer, as far as its chunks have been looked at.
+    """Return the blocks of a layer, as far as its chunks are indexed.
 
     Raises
     ------

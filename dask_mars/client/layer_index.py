@@ -1,4 +1,4 @@
-"""Which layer each chunk of a graph belongs to, and what is known of layers: added up when somebody asks."""
+"""The layer of each chunk of a graph, and counts by layer on request."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from dask_mars.client.records import LayerCounts
 from dask_mars.graph.chunks import Key
 from dask_mars.labels import label_of
 
-#: Beyond so many, layers of the same label are counted together.
+#: Number of layers beyond which layers of the same label are counted together.
 _MOST_LAYERS = 500
-#: How many chunks are looked at between two looks at the clock.
+#: Number of chunks that are indexed between two reads of the clock.
 _STEP = 10_000
-#: How many chunks have to be of the layers that others of their operands are of.
+#: Number of sampled chunks that must confirm that each operand belongs to one layer.
 _SAMPLES = 500
-#: Chunks that are no tasks have none.
+#: Layer of chunks that are no tasks.
 NO_LAYER = -1
-#: What keys that are tuples begin with.
+#: Returns the head of a key that is a tuple.
 _first: Callable[[Any], Any] = itemgetter(0)
-#: Stands for the names of what is none.
+#: Stands for the head of chunks that are no tasks.
 _DATA = object()
 #: Most blocks of a layer that are shown.
 MOST_BLOCKS = 100_000
 
 
 class Places(NamedTuple):
-    """Where the chunks of a layer are that are shown.
+    """The positions of a layer's chunks in its grid.
 
     Attributes
     ----------
     numblocks : list of int
-        Along each dimension.
+        Number of blocks along each dimension.
     chunks : ndarray
-        Their numbers.
+        Numbers of the chunks.
     at : ndarray
-        The place of each in the flat grid.
+        Index of each chunk in the flat grid.
     truncated : bool
-        Whether there are more.
+        Whether the layer has more chunks.
     """
 
     numblocks: list[int]
@@ -56,25 +56,25 @@ class Places(NamedTuple):
 
 
 class LayerIndex:
-    """Which layer each chunk of a graph belongs to, found out as far as there is time.
+    """The layer of each chunk of a graph, indexed as far as there is time.
 
     Tasks whose keys are no tuples, those of `dask.delayed`, make layers by the names of their functions.
 
     Parameters
     ----------
     keys : sequence of key
-        Of all chunks.
+        The keys of all chunks.
     operand_of : sequence of int
-        Negative for chunks that are known from the start.
+        The operand of each chunk; negative for chunks with known values.
 
     Attributes
     ----------
     names : list of str
-        Of layers, by their numbers.
+        Names of layers, by their numbers.
     keys : sequence of key
         As given.
     numbers : array
-        Of the layer of each chunk that has been looked at, or `NO_LAYER`.
+        The number of each indexed chunk's layer, or `NO_LAYER`.
     """
 
     def __init__(self, keys: Sequence[Key], operand_of: Sequence[int]) -> None:
@@ -84,12 +84,12 @@ class LayerIndex:
         self._operand_of = operand_of
         self._by_head: dict[Key, int] = {_DATA: NO_LAYER}
         self._by_name: dict[str, int] = {}
-        #: Where the blocks of layers are that somebody has looked at, once all chunks have been.
+        #: Places by layer, kept once all chunks are indexed.
         self._places: dict[str, Places] = {}
         self._lock = threading.Lock()
 
     def look(self, seconds: float | None = None) -> bool:
-        """Go on for some time, or to the end. Return whether all chunks have been looked at."""
+        """Index more chunks, for some time or to the end. Return whether all chunks are indexed."""
         end_s = None if seconds is None else time.perf_counter() + seconds
         with self._lock:
             count = len(self.keys)
@@ -100,10 +100,7 @@ class LayerIndex:
             return len(self.numbers) == count
 
     def look_roughly(self) -> None:
-        """Look at all chunks, or only at some of each operand where these say that it belongs to one layer.
-
-        That is so of nearly all graphs, and nobody has asked before.
-        """
+        """Index all chunks, by samples where each operand belongs to one layer, as in nearly all graphs."""
         size = len(self.keys)
         with self._lock:
             operands = np.fromiter(self._operand_of, np.int32, size) + 1
@@ -111,7 +108,7 @@ class LayerIndex:
                 numbers = self._numbers_of(operands)
                 if numbers is not None:
                     self.numbers.frombytes(numbers[operands].tobytes())
-        # Where it was not so, or somebody has begun to look.
+        # Some operand has several layers, or the index was begun before.
         self.look()
 
     def _numbers_of(self, operands: np.ndarray) -> np.ndarray | None:
@@ -143,7 +140,7 @@ class LayerIndex:
             heads = [key[0] if type(key) is tuple and key else key for key in keys]
         if min(operands) < 0:
             heads = [head if operand >= 0 else _DATA for head, operand in zip(heads, operands, strict=True)]
-        # Those of a layer have the very same name, and mostly follow each other.
+        # Keys of a layer share one name object, and mostly follow each other.
         begins = [0, *compress(count(1), map(is_not, heads, islice(heads, 1, None)))]
         numbers = []
         for begin in begins:
@@ -154,9 +151,9 @@ class LayerIndex:
         self.numbers.frombytes(found.tobytes())
 
     def _number(self, head: Key, is_whole: bool) -> int:
-        # The names of functions are few, those of single tasks as many as there are.
+        # Functions have few names; single tasks have one each.
         by_label = is_whole or len(self.names) >= _MOST_LAYERS
-        # Dask takes the first of each tuple, which an empty one does not have.
+        # key_split reads the first element of a tuple, which an empty one lacks.
         name = str(key_split(head)) if by_label and head != () else str(head)
         number = self._by_name.get(name)
         if number is None:
@@ -167,13 +164,13 @@ class LayerIndex:
         return number
 
     def known(self) -> np.ndarray:
-        """Return a copy of what `numbers` has so far."""
+        """Return a copy of `numbers` so far."""
         with self._lock:
-            # Nobody may add to it meanwhile.
+            # An array that another thread extends cannot be copied.
             return np.array(self.numbers)
 
     def places(self, layer: str) -> Places:
-        """Return where the chunks of a layer are, as far as they have been looked at.
+        """Return the positions of a layer's chunks, as far as they are indexed.
 
         Raises
         ------
@@ -191,7 +188,7 @@ class LayerIndex:
         chunks = chunks[:MOST_BLOCKS]
         keys = self.keys
         found = _in_grid([keys[chunk] for chunk in chunks.tolist()])
-        # They are in no grid, or most of it is elsewhere.
+        # The keys form no grid, or one with too many blocks.
         numblocks, at = found or ([len(chunks)], np.arange(len(chunks)))
         places = Places(numblocks, chunks, at, truncated)
         if is_all:
@@ -205,7 +202,7 @@ class LayerIndex:
         running: Collection[int] = (),
         failed: Collection[int] = (),
     ) -> list[LayerCounts]:
-        """Add up by layer what is known of chunks, as far as they have been looked at."""
+        """Sum the measurements of indexed chunks by layer."""
         numbers = self.known()
         known, layers = len(numbers), len(self.names)
         durations = np.asarray(durations_s)[:known]
@@ -233,7 +230,7 @@ class LayerIndex:
 
 
 def _in_grid(keys: Sequence[Any]) -> tuple[list[int], np.ndarray] | None:
-    """Return how many blocks there are along each dimension, and the place of each in the flat grid of all."""
+    """Return the number of blocks along each dimension, and each block's index in the flat grid."""
     if not keys or set(map(type, keys)) != {tuple} or len(lengths := set(map(len, keys))) > 1:
         return None
     along = []

@@ -1,4 +1,4 @@
-"""Runs tasks in the user's process: what stores into its objects, puts results together or cannot be pickled."""
+"""Tasks in the user's process: stores into its objects, assembly, and values that cannot be pickled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.labels import function_label, label_of
 from dask_mars.protocol.locks import interprocess
 
-#: Functions of an operand that are named.
+#: Most functions of an operand that an error message names.
 _MOST_NAMES = 6
 
 
@@ -22,7 +22,7 @@ def run_chunk(graph: ChunkGraph, chunk: int, inputs: list[Any]) -> Any:
     graph : ChunkGraph
         The graph.
     chunk : int
-        Which of it.
+        Number of the chunk.
     inputs : list
         The values of its inputs; the list is emptied, so that nothing but the operand refers to them.
     """
@@ -30,19 +30,19 @@ def run_chunk(graph: ChunkGraph, chunk: int, inputs: list[Any]) -> Any:
 
 
 def local_literals(graph: ChunkGraph, chunk: int) -> tuple[Any, ...]:
-    """Return the literals of a chunk for this process: locks among them hold for workers as well."""
+    """Return the literals of a chunk for this process, with locks that also hold for workers."""
     return tuple([interprocess(literal) for literal in graph.literals[chunk]])
 
 
 def raised_by(graph: ChunkGraph, chunk: int, id: bytes | None = None) -> str:
-    """Return the note that an exception gets about where it comes from.
+    """Return the note for an exception that names its task.
 
     Parameters
     ----------
     graph : ChunkGraph
         The graph.
     chunk : int
-        Which of it.
+        Number of the chunk.
     id : bytes, optional
         The chunk's id, if an engine computes the graph.
     """
@@ -54,7 +54,7 @@ def raised_by(graph: ChunkGraph, chunk: int, id: bytes | None = None) -> str:
 
 
 def _names(functions: Sequence[Callable[..., Any]]) -> list[str]:
-    """Return what the functions of an operand are called, but for those that users have not heard of."""
+    """Return the names of an operand's functions, without private ones and those of dask_mars."""
     names = []
     for function in functions:
         if module_of(function).partition(".")[0] == "dask_mars":

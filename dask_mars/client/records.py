@@ -1,7 +1,7 @@
-"""What is known of computations while they run and for a while after: records without graphs and values.
+"""Records of computations, while they run and for a while after, without graphs and values.
 
-Whoever imports dask_mars loads this, so that it loads next to nothing. Each `dask_mars.get` makes a record: what
-can be found out later is found out by those who ask.
+Every import of dask_mars loads this module, so it imports little. Each `dask_mars.get` makes a record, and details
+are computed on request.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ STATES = (QUEUED, PREPARING, RUNNING, FINISHED, FAILED, CANCELLED)
 #: The states that a computation never leaves.
 OVER = frozenset({FINISHED, FAILED, CANCELLED})
 
-#: What is kept of what the tasks of one computation print and warn: characters of a line, and of all together.
+#: Limits for the output of one computation's tasks, in characters: of a line, and of all lines together.
 _LINE_CHARACTERS, _LOG_CHARACTERS = 4_000, 200_000
-#: What is kept of a message of an error, in characters.
+#: Longest error message that a record keeps, in characters.
 _MESSAGE_CHARACTERS = 10_000
 
 
 class ChunkCounts(NamedTuple):
-    """How far a computation is, in chunks.
+    """Progress of a computation, in chunks.
 
     Attributes
     ----------
     total : int
-        All that are to be computed; 0 before that is known.
+        Chunks to compute; 0 before the graph is prepared.
     waiting, running, finished, failed : int
-        How many of them wait for something, are in the hands of workers, are computed, and have failed.
+        Chunks that wait, are dispatched, are computed, and have failed.
     """
 
     total: int = 0
@@ -51,23 +51,23 @@ class ChunkCounts(NamedTuple):
 
     @property
     def fraction(self) -> float:
-        """What share of the chunks is computed."""
+        """Fraction of the chunks that are computed."""
         return self.finished / self.total if self.total else 0.0
 
 
 class LayerCounts(NamedTuple):
-    """How far one layer of a computation is, and what it has taken.
+    """Progress of one layer of a computation, and its cost.
 
     Attributes
     ----------
     name, label : str
-        Dask's name of the layer, and the same for people: without what tells layers of one kind from each other.
+        Dask's name of the layer, and a label for users: the name without its token.
     total, finished, running, failed : int
         Chunks.
     seconds : float
-        How long workers have spent on it.
+        Time that workers have spent on it.
     bytes : int
-        What its results took in the store when they were computed; small values are none of it.
+        Store size of its results when they were computed, without small values.
     """
 
     name: str
@@ -86,12 +86,12 @@ class Blocks(NamedTuple):
     Attributes
     ----------
     numblocks : list of int
-        How many there are along each dimension.
+        Number of blocks along each dimension.
     states : str
-        Of each block a letter, the last dimension first: ``w`` waits, ``r`` runs, ``f`` is finished, ``x`` has
+        A letter for each block, the last dimension first: ``w`` waits, ``r`` runs, ``f`` is finished, ``x`` has
         failed, ``.`` is not computed.
     truncated : bool
-        Whether there are more.
+        Whether the layer has more blocks.
     """
 
     numblocks: list[int]
@@ -100,38 +100,38 @@ class Blocks(NamedTuple):
 
 
 class Source(Protocol):
-    """Knows of a running computation how far it is."""
+    """Progress of a running computation."""
 
     def counts(self) -> ChunkCounts:
         """Count its chunks."""
 
     def layers(self, seconds: float | None = None) -> Sequence[LayerCounts]:
-        """Count the chunks of each layer, as far as they can be looked at in some time."""
+        """Count the chunks of each layer, as far as they can be indexed within a time limit."""
 
     def edges(self) -> list[tuple[int, int]]:
-        """Return which layers read which, by their places in `layers`."""
+        """Return which layers read which, by their indices in `layers`."""
 
     def blocks(self, layer: str) -> Blocks:
-        """Return the blocks of a layer, `KeyError` if there is no such."""
+        """Return the blocks of a layer, `KeyError` for an unknown one."""
 
     def explain(self, key: object = None, patience_s: float | None = None) -> str:
-        """Say what it waits for, or why a key of it is not being computed; `TimeoutError` if nobody has time."""
+        """Return what it waits for, or why a key is not computed; `TimeoutError` if the engine is busy."""
 
     def final(self, is_finished: bool) -> Source:
-        """Return what is to be remembered when it is over, perhaps as it should: no values and no graph."""
+        """Return the record of an ended computation, without values and graph. It may count layers later."""
 
 
 class LogLine(NamedTuple):
-    """Something that a task has printed or warned.
+    """Output or a warning of a task.
 
     Attributes
     ----------
     time_s : float
-        When it came, in seconds since 1970.
+        Arrival time, in seconds since 1970.
     stream : str
         ``"stdout"``, ``"stderr"`` or ``"warning"``.
     text : str
-        What.
+        The output.
     """
 
     time_s: float
@@ -140,7 +140,7 @@ class LogLine(NamedTuple):
 
 
 class ValueDescription(TypedDict):
-    """What a result is like: ``kind``, ``dtype``, ``shape``, ``bytes``, and whether it is gone."""
+    """Description of a result: ``kind``, ``dtype``, ``shape``, ``bytes``, and whether the value is gone."""
 
     kind: str
     dtype: str | None
@@ -150,12 +150,12 @@ class ValueDescription(TypedDict):
 
 
 class Failure:
-    """Why a computation has failed, in words: an exception itself would keep what its frames refer to.
+    """The error of a computation as text: an exception would keep alive what its frames refer to.
 
     Attributes
     ----------
     type, message : str
-        Of the exception.
+        Type and message of the exception.
     """
 
     def __init__(self, error: BaseException) -> None:
@@ -165,9 +165,9 @@ class Failure:
         except Exception:
             self.message = "(it cannot be shown)"
         self._summary: traceback.TracebackException | None = None
-        # What users have made may raise whatever is asked of it.
+        # Exceptions of users may raise on any access.
         try:
-            # Neither frames nor lines of source code: these are read if somebody asks.
+            # Neither frames nor lines of source code: `traceback` reads these on request.
             self._summary = traceback.TracebackException.from_exception(error, lookup_lines=False)
         except Exception:
             self._summary = None
@@ -179,25 +179,25 @@ class Failure:
 
 
 class Record:
-    """One computation, as far as others than its calling thread may know it.
+    """One computation, as threads other than its calling thread see it.
 
-    Its calling thread enters it as a context for as long as it lasts, more than once if need be, and changes it.
-    Other threads read it and may call `cancel`; nothing here waits, and no lock is held across a fork.
+    The calling thread enters it as a context while it computes, possibly nested, and changes it. Other threads
+    read it and may call `cancel`. Nothing here waits, and no lock is held across a fork.
 
     Attributes
     ----------
     name : str
-        What the user calls it.
+        The user's name for it.
     state : str
         One of `STATES`.
     created_s, started_s, ended_s : float or None
-        When it was asked for, when its first chunk could run, and when it was over, in seconds since 1970.
+        Times of submission, of the first runnable chunk, and of the end, in seconds since 1970.
     graph : int or None
-        The engine's number of it, if an engine computes it.
+        The engine's number for the graph, if an engine computes it.
     failure : Failure or None
-        Why it has failed.
+        The error, if it has failed.
     result : ValueDescription or None
-        What came out, where somebody may still ask for it.
+        Description of the result, if the computation was submitted.
     """
 
     def __init__(self, name: str = "", id: str | None = None, is_submitted: bool = False) -> None:
@@ -218,10 +218,10 @@ class Record:
         self._log_characters = 0
         self._is_log_cut = False
         self._reason: Exception | None = None
-        #: Whether somebody has been told that it is cancelled who could not wait for it.
+        #: Whether `cancel` has reported success although the engine was too busy to stop the computation.
         self._is_given_up = False
         self._stop: Callable[[], bool] | None = None
-        #: Makes beginning to run and being cancelled before that one thing each; held for a few assignments alone.
+        #: Makes the start of the run, and a cancellation before it, atomic; held for a few assignments only.
         self._lock = threading.Lock()
         self._leave: Callable[[Exception], None] | None = None
         self._on_end: Callable[[Record], None] | None = None
@@ -230,14 +230,14 @@ class Record:
     def id(self) -> str:
         """The computation's id, a UUID as text."""
         if self._id is None:
-            # Few are ever asked for theirs. Two threads get the same.
+            # Few computations need an id. setdefault gives two threads the same one.
             vars(self).setdefault("_made_id", str(uuid.uuid4()))
             self._id = vars(self)["_made_id"]
         return self._id
 
     @property
     def is_over(self) -> bool:
-        """Whether it has finished, failed or been cancelled."""
+        """True once it has finished, failed or been cancelled."""
         return self.state in OVER
 
     # -- in the calling thread --------------------------------------------------------------------------------
@@ -258,57 +258,57 @@ class Record:
             return
         reason = self._reason
         if reason is not None and error is not None and not isinstance(error, (KeyboardInterrupt, type(reason))):
-            # What came of it elsewhere, that futures were cancelled, say, is nothing to the user.
+            # An error that the cancellation caused elsewhere, such as cancelled futures, would mislead the user.
             self.end(reason)
             raise reason from None
         if self.end(error) and not self._is_given_up:
             return
         if error is None and self._reason is not None:
-            # Others have been told so already.
+            # `cancel` has already reported it as cancelled.
             raise self._reason
 
     def checkpoint(self) -> None:
-        """Raise if the computation is to end here."""
+        """Raise if the computation is cancelled."""
         if self._reason is not None:
             raise self._reason
 
     def run(self, source: Source, stop: Callable[[], bool], graph: int | None = None) -> None:
-        """Note that it is prepared, and chunks run from now on.
+        """Record that the graph is prepared and chunks run from now on.
 
         Parameters
         ----------
         source : Source
-            Knows how far it is.
+            Reports progress.
         stop : callable
-            Ends it, so that its calling thread raises; returns False if it is done anyway, and raises
-            `TimeoutError` where that will be seen later.
+            Stops it, so that its calling thread raises. Returns False if it has finished anyway, and raises
+            `TimeoutError` if it stops later.
         graph : int, optional
-            The engine's number of it.
+            The engine's number for the graph.
         """
         with self._lock:
-            # Whoever has cancelled it before has found nothing to stop.
+            # A cancellation before this point had no `stop` to call.
             self.checkpoint()
             self._source, self.graph = source, graph
-            # It may be begun anew.
+            # A computation may start again.
             self.started_s = self.started_s or time.time()
             self._stop, self._leave = stop, None
             self.state = RUNNING
 
     def may_be_left(self, leave: Callable[[Exception], None]) -> None:
-        """Note what is to be told if it is cancelled before it runs, and so that it is over then.
+        """Register a callback for cancellation before the computation runs.
 
-        Its calling thread, if there is one by then, goes on to its next checkpoint, and nobody waits for it.
+        The callback ends it, and its calling thread stops at the next checkpoint.
         """
         self._leave = leave
 
     def abandon(self, error: Exception) -> None:
-        """In a forked process: note that nobody goes on with it here, whatever other threads were doing to it."""
+        """Mark the computation as failed in a forked process, whatever other threads were doing to it."""
         self._lock = threading.Lock()
         self._source = self._stop = self._leave = self._on_end = None
         self.state, self.ended_s, self.failure = FAILED, time.time(), Failure(error)
 
     def note(self, stream: str, text: str) -> None:
-        """Note what a task has printed or warned: lines, and perhaps a part of one that goes on later."""
+        """Record output or a warning of a task: lines, and perhaps the beginning of one."""
         if self._log is None:
             self._log = deque()
         now_s = time.time()
@@ -324,7 +324,7 @@ class Record:
             self._begun_lines[stream] = rest[:_LINE_CHARACTERS]
 
     def end(self, error: BaseException | None = None) -> bool:
-        """Note that it is over. Return False if it was before."""
+        """Record the end of the computation. Return False if it had ended before."""
         if self.state in OVER:
             return False
         if self._source is not None:
@@ -354,7 +354,7 @@ class Record:
     # -- in any thread ----------------------------------------------------------------------------------------
 
     def cancel(self, reason: Exception | None = None) -> bool:
-        """End it: its calling thread raises the reason, or `Cancelled`. Return False if it is over already."""
+        """Cancel it: its calling thread raises the reason, or `Cancelled`. Return False if it is over already."""
         reason = reason or Cancelled(self.id)
         with self._lock:
             if self.state in OVER:
@@ -370,7 +370,7 @@ class Record:
             if stop is None or stop():
                 return True
         except TimeoutError:
-            # It is stopped later, or done by then, which nobody is to see any more.
+            # The engine stops it later; a result that arrives before that is dropped.
             with self._lock:
                 if self.state not in OVER:
                     self._is_given_up = True
@@ -384,18 +384,18 @@ class Record:
         return ChunkCounts() if source is None else source.counts()
 
     def layers(self, seconds: float | None = None) -> Sequence[LayerCounts]:
-        """Count the chunks of each layer, as far as they can be looked at in some time."""
+        """Count the chunks of each layer, as far as they can be indexed within a time limit."""
         source = self._source
         return () if source is None else source.layers(seconds)
 
     @property
     def source(self) -> Source | None:
-        """What knows how far it is; None before there are chunks."""
+        """The source of its progress; None before there are chunks."""
         return self._source
 
     @property
     def log(self) -> tuple[list[LogLine], bool]:
-        """What its tasks have printed and warned, and whether there was more before."""
+        """Output and warnings of its tasks, and whether earlier lines were dropped."""
         if self._log is None:
             return [], False
         now_s = time.time()
@@ -403,14 +403,14 @@ class Record:
         return [*self._log.copy(), *begun], self._is_log_cut
 
     def explain(self, key: object = None, patience_s: float | None = None) -> str:
-        """Say what it waits for, or why a key of it is not being computed.
+        """Return what it waits for, or why a key is not computed.
 
         Raises
         ------
         KeyError
             It has no such key, or is over.
         TimeoutError
-            Whoever knows has no time for so long.
+            The engine has not answered within `patience_s`.
         """
         source, state = self._source, self.state
         if state == RUNNING and source is not None:
@@ -433,7 +433,7 @@ def _as_uuid(id: object) -> str:
 
 
 class Records:
-    """The computations of one runtime: all that are not over, and the last of the others.
+    """The computations of one runtime: all that have not ended, and the most recent ended ones.
 
     Parameters
     ----------
@@ -444,17 +444,17 @@ class Records:
     def __init__(self, remembered: int = 200) -> None:
         self._remembered = remembered
         self._serials = itertools.count()
-        # Threads come and go without a lock: each step is one of the interpreter's.
+        # Threads add and remove without a lock: each step is atomic in the interpreter.
         self._live: dict[int, Record] = {}
         self._over: deque[tuple[int, Record]] = deque()
 
     def new(self, name: str = "", id: str | None = None, is_submitted: bool = False) -> Record:
-        """Make the record of one more computation.
+        """Create the record of a computation.
 
         Raises
         ------
         ValueError
-            The id is no UUID, or that of another computation.
+            The id is no UUID, or another computation has it.
         """
         if id is not None:
             id = _as_uuid(id)
@@ -480,13 +480,13 @@ class Records:
                 self._over.popleft()
 
     def __iter__(self) -> Iterator[Record]:
-        """Go through all of them, the newest first."""
+        """Iterate over all records, the newest first."""
         known = dict(self._over.copy())
         known.update(self._live.copy())
         return iter([known[serial] for serial in sorted(known, reverse=True)])
 
     def live(self) -> list[Record]:
-        """Return those that are not over, in the order in which they came."""
+        """Return the records that have not ended, in order of submission."""
         return list(self._live.copy().values())
 
     def find(self, id: str | int) -> Record:
@@ -495,7 +495,7 @@ class Records:
         Raises
         ------
         KeyError
-            There is none, or none any more.
+            No computation has it, or its record is no longer kept.
         """
         for record in self:
             if (record.id if isinstance(id, str) else record.graph) == id:
@@ -503,7 +503,7 @@ class Records:
         raise KeyError(id)
 
     def counts(self) -> dict[str, int]:
-        """Count them by state."""
+        """Count the records by state."""
         found = dict.fromkeys(STATES, 0)
         for record in self:
             found[record.state] += 1

@@ -1,7 +1,6 @@
-"""Computations and what runs them as text and HTML, for terminals and notebooks.
+"""Computations and runtimes as text and HTML, for terminals and notebooks.
 
-What is shown has styles of its own, as notebooks are sent about without the sheets of styles of where they were
-made, and takes the colours of text from where it stands, which may be light or dark.
+The HTML has inline styles, because saved notebooks lose style sheets. Text takes the page's colour, light or dark.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from dask_mars.client.records import FAILED, FINISHED, OVER, RUNNING, ChunkCount
 from dask_mars.client.summaries import remaining_s
 from dask_mars.tables import COLOURS, Html, Table, bar, cut, named
 
-#: Rows of layers, and of computations, that a notebook shows.
+#: Most rows of layers, and of computations, in a notebook.
 _MOST_ROWS, _MOST_COMPUTATIONS = 20, 10
-#: Characters of an error's message.
+#: Most characters of an error message.
 _MESSAGE_CHARACTERS = 200
 _OTHER_COLOUR = "#8a8a8a"
-#: Behind keys, for those who read logs.
+#: Matches ids behind keys, which only readers of logs need.
 _ID = re.compile(r" \[\d{16,}\]")
 _MUTED = "opacity: 0.7"
 
@@ -34,7 +33,7 @@ class Explanation(str):
 
     @property
     def lines(self) -> list[str]:
-        """What it says, a line each, without what is for logs alone."""
+        """Its lines, without ids."""
         return [_ID.sub("", line) for line in self.splitlines()]
 
     def to_dict(self) -> dict[str, list[str]]:
@@ -53,7 +52,7 @@ class Explanation(str):
 
 
 def as_text(record: Record) -> str:
-    """Return a computation in a line: what it is called, how it is and how far."""
+    """Return a computation as one line: name, state and progress."""
     name = repr(record.name) if record.name else record.id
     counts = record.counts()
     text = f"<Computation {name} {record.state}"
@@ -94,7 +93,7 @@ def as_html(record: Record) -> str:
                         f"{layer.finished:,} of {layer.total:,}",
                         f"{layer.running:,}" if layer.running else "",
                         f"{layer.failed:,}" if layer.failed else "",
-                        # Of all chunks agents of clusters do not tell.
+                        # Agents of clusters do not report the time of all chunks.
                         units.duration(layer.seconds) if layer.seconds else "",
                         units.size(layer.bytes) if layer.bytes else "",
                     )
@@ -107,14 +106,14 @@ def as_html(record: Record) -> str:
 
 
 def runtime_as_html(title: str, facts: Iterable[str], records: Iterable[Record]) -> str:
-    """Return what is known of a runtime, and a table of its latest computations.
+    """Return the state of a runtime, and a table of its latest computations.
 
     Parameters
     ----------
     title : str
-        What it is.
+        Heading.
     facts : iterable of str
-        Lines.
+        Lines below it.
     records : iterable of Record
         The newest first.
     """
@@ -179,7 +178,7 @@ def _counted(counts: ChunkCounts) -> str:
 
 
 def _bar(counts: ChunkCounts, state: str, width: str) -> Html:
-    """Return how much is computed, fails and runs as lengths."""
+    """Return a bar of computed, failed and running chunks."""
     total = max(counts.total, 1)
     parts = (
         # What has failed has some of its chunks computed, which is nothing bad.

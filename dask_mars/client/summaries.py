@@ -11,7 +11,7 @@ from dask_mars.engine.profile import ComputationProfile, LayerProfile
 
 
 def summary(record: Record) -> dict[str, Any]:
-    """Return what there is to say of a computation in a row of a list."""
+    """Return a record as a row of a list."""
     failure = record.failure
     return {
         "id": record.id,
@@ -27,7 +27,7 @@ def summary(record: Record) -> dict[str, Any]:
 
 
 def profiles_of(layers: Sequence[LayerCounts]) -> ComputationProfile:
-    """Return of each layer that has begun what it has taken."""
+    """Return the cost of each layer that has begun."""
     return ComputationProfile(
         {
             layer.name: LayerProfile(layer.finished, layer.seconds, layer.bytes)
@@ -38,7 +38,7 @@ def profiles_of(layers: Sequence[LayerCounts]) -> ComputationProfile:
 
 
 def remaining_s(record: Record, counts: ChunkCounts, layers: Sequence[LayerCounts], now_s: float) -> float | None:
-    """Return how long a computation may still take, None if nothing says so."""
+    """Return an estimate of the remaining time, None without one."""
     if record.state in OVER or record.started_s is None or not counts.finished:
         return None
     # The clock may have been set back.

@@ -1,4 +1,4 @@
-"""Calls that wait for each other's results, in threads: as many at a time as are ready and there are threads."""
+"""Calls in threads that wait for each other's results."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ Key = int | str
 
 
 class Together:
-    """Calls functions in threads, each once those that it needs have returned; those that came first go first.
+    """Calls functions in threads, each after the calls that it needs, in the order of their addition.
 
     Parameters
     ----------
     threads : int
-        How many at a time.
+        Most calls at a time.
     """
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
         self._numbers = itertools.count()
-        #: What has not returned yet: its place in the order, and how many others it still needs.
+        #: Of each call that has not returned: its place in the order, and the number of calls it still needs.
         self._places: dict[Key, int] = {}
         self._missing: dict[Key, int] = {}
         self._starts: dict[Key, Callable[[], Call | None]] = {}
         self._followers: dict[Key, list[Key]] = {}
-        #: Heap of what needs nothing more: place and key.
+        #: Heap of the calls that need no other: place and key.
         self._ready: list[tuple[int, Key]] = []
         self._running: dict[Future[Any], Key] = {}
 
@@ -42,14 +42,14 @@ class Together:
         return bool(self._places)
 
     def add(self, key: Key, needs: Collection[Key], start: Callable[[], Call | None]) -> None:
-        """Add a call, or let one wait for more than it was added with.
+        """Add a call, or more needs of a call that was added before.
 
         Parameters
         ----------
         key : hashable
-            Of the call.
+            Key of the call.
         needs : collection
-            Keys of calls; those that have returned, or were never added, count for nothing.
+            Keys of calls it needs; finished and unknown ones are ignored.
         start : callable
             Called in the caller's thread when the turn comes: returns the call, None if `add` was called again.
         """
@@ -62,12 +62,12 @@ class Together:
             heapq.heappush(self._ready, (self._places[key], key))
 
     def step(self, timeout_s: float | None = None) -> list[tuple[Key, Any]]:
-        """Start what can be, wait until something has returned, and give each key and result.
+        """Start the calls that can start, wait for some to return, and return their keys and results.
 
         Raises
         ------
         BaseException
-            What a call has raised.
+            Any exception of a call.
         """
         while self._ready and len(self._running) < self._threads:
             _, key = heapq.heappop(self._ready)
@@ -87,7 +87,7 @@ class Together:
         return ended
 
     def close(self) -> None:
-        """Call nothing more; what runs goes on, as under Dask's threads."""
+        """Start no more calls; running ones go on, as under Dask's threads."""
         if self._pool is not None:
             self._pool.shutdown(wait=all(future.done() for future in self._running), cancel_futures=True)
 

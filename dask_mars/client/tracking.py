@@ -1,4 +1,4 @@
-"""How far a computation by an engine is: counted from what the engine measures anyway, when somebody asks."""
+"""Progress of a computation by an engine, counted on request from the engine's measurements."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from dask_mars.engine.graph_run import GraphRun
 from dask_mars.engine.loop import Engine
 from dask_mars.errors import MarsError
 
-#: How long who looks waits for an engine that has no time, and for how long an answer is good.
+#: Longest wait for a busy engine, and lifetime of an answer, both in seconds.
 _PATIENCE_S, _GOOD_S = 0.03, 0.02
 
 
 class EngineSource:
-    """How far an engine's computation is.
+    """Progress of an engine's computation.
 
     Parameters
     ----------
     engine : Engine
-        What computes it.
+        The engine that computes it.
     run : GraphRun
         The computation.
     """
@@ -40,13 +40,13 @@ class EngineSource:
         self._engine = engine
         self.run = run
         self._total = len(run.graph) - len(run.graph.values)
-        #: What was in hand when somebody has asked last, and when that was.
+        #: Chunks in hand at the last request, and the time of the request.
         self._in_hand: tuple[list[int], float] = [], -math.inf
 
     @property
     def index(self) -> LayerIndex:
-        """To which layers its chunks belong, as far as anybody has asked."""
-        # Of most nobody asks. Two threads get the same.
+        """The layers of its chunks, as far as they are indexed."""
+        # Few computations need an index. setdefault gives two threads the same one.
         index: LayerIndex | None = vars(self).get("_index")
         return index or vars(self).setdefault("_index", LayerIndex(self.run.graph.keys, self.run.graph.operand_of))
 
@@ -55,14 +55,14 @@ class EngineSource:
         return _counted(self._total, *self._known())
 
     def layers(self, seconds: float | None = None) -> Sequence[LayerCounts]:
-        """Count the chunks of each layer, as far as they can be looked at in some time."""
+        """Count the chunks of each layer, as far as they can be indexed within a time limit."""
         self.index.look(seconds)
         _, running, failed = self._known()
         measurements = self.run.measurements
         return self.index.count(measurements.durations_s, measurements.stored_bytes, running, failed)
 
     def _known(self) -> tuple[int, Collection[int], Collection[int]]:
-        """Return how many chunks are computed, and which are in the hands of workers, and have failed."""
+        """Return the number of computed chunks, the chunks in hand, and the failed chunks."""
         run = self.run
         durations_s = run.measurements.durations_s
         running = self._running()
@@ -79,22 +79,22 @@ class EngineSource:
             try:
                 running = self._engine.in_hand_of(self.run.number, _PATIENCE_S)
             except TimeoutError:
-                # What it had before is better than nothing.
+                # An old answer is better than none.
                 pass
             except MarsError:
-                # It is just ending.
+                # The engine is just ending.
                 running = []
             self._in_hand = running, time.monotonic()
         return running
 
     def explain(self, key: object = None, patience_s: float | None = None) -> str:
-        """Say what it waits for, or why a key of it is not being computed."""
+        """Return what the computation waits for, or why a key is not computed."""
         if key is not None and key not in self.run.graph.ids:
             raise KeyError(key)
         return self._engine.explain(key, patience_s)
 
     def edges(self) -> list[tuple[int, int]]:
-        """Return which layers read which, by their places in `layers`."""
+        """Return which layers read which, by their indices in `layers`."""
         return edges_of(self.index, self.run.graph.inputs)
 
     def blocks(self, layer: str) -> Blocks:
@@ -103,7 +103,7 @@ class EngineSource:
         return blocks_of(self.index, layer, self.run.measurements.durations_s, running, failed)
 
     def final(self, is_finished: bool) -> FinalSource:
-        """Return what is to be remembered when it is over."""
+        """Return the progress at the end, without values and graph."""
         run, measured = self.run, self.run.measurements
         failed = [chunk for chunk in run.errors.copy() if measured.durations_s[chunk] < 0] if run.errors else ()
         last = Last(self._total, self.index, measured.durations_s, measured.stored_bytes, failed, run.graph.inputs)
@@ -111,20 +111,20 @@ class EngineSource:
 
 
 class Last(NamedTuple):
-    """What was known of chunks when a computation ended; of its graph no more than numbers.
+    """The last measurements of chunks when a computation ends; only numbers are kept of its graph.
 
     Attributes
     ----------
     total : int
-        How many chunks were to be computed.
+        Number of chunks to compute.
     numbering : LayerIndex
-        To which layers they belong.
+        The layers of chunks.
     durations_s, stored_bytes : array
-        As `ChunkMeasurements` has them.
+        Columns of `ChunkMeasurements`.
     failed : collection of int
-        Chunks that have failed.
+        Failed chunks.
     inputs : sequence
-        Of each chunk, which ones it reads.
+        The input chunks of each chunk.
     """
 
     total: int
@@ -136,12 +136,12 @@ class Last(NamedTuple):
 
 
 class FinalSource:
-    """How far a computation was when it ended.
+    """Progress of a computation at its end.
 
     Parameters
     ----------
     last : Last
-        What is known of its chunks, of which is kept what there is to say of layers.
+        Measurements of its chunks; dropped once they are counted by layer.
     """
 
     def __init__(self, last: Last) -> None:
@@ -152,12 +152,12 @@ class FinalSource:
         _ended.append(self)
 
     def chunks(self) -> int:
-        """Return of how many chunks it is kept what they are called."""
+        """Return the number of chunks whose keys it keeps."""
         last = self._last
         return 0 if last is None else len(last.durations_s)
 
     def settle(self) -> None:
-        """Count what is to be counted, and let go of the rest."""
+        """Count the chunks by layer, and drop the measurements."""
         last = self._last
         if last is not None:
             last.numbering.look_roughly()
@@ -184,12 +184,12 @@ class FinalSource:
         return self._layers
 
     def edges(self) -> list[tuple[int, int]]:
-        """Return which layers read which, by their places in `layers`."""
+        """Return which layers read which, by their indices in `layers`."""
         self.layers()
         return self._edges
 
     def blocks(self, layer: str) -> Blocks:
-        """Return the blocks of a layer; none if there were too many to keep what they are called."""
+        """Return the blocks of a layer; none if the keys of its chunks are no longer kept."""
         if layer not in [known.name for known in self.layers()]:
             raise KeyError(layer)
         last = self._last
@@ -198,7 +198,7 @@ class FinalSource:
         return blocks_of(last.numbering, layer, last.durations_s, (), last.failed)
 
     def explain(self, key: object = None, patience_s: float | None = None) -> str:
-        """Nothing is being computed."""
+        """Return that the computation is ending; no chunk of it is in hand."""
         if key is not None:
             raise KeyError(key)
         return "the computation is just ending"
@@ -209,10 +209,9 @@ class FinalSource:
 
 
 class _Ended:
-    """The last computations that ended, as long as anybody remembers them.
+    """Keeps the keys of recently ended computations, up to `remembered` chunks in all.
 
-    It is kept what their chunks are called, so that nobody counts chunks by layer whom nobody asks of, and blocks
-    can be shown: of as many chunks in all as `remembered` says, some 200 bytes each.
+    Later requests can then count chunks by layer and show blocks; without requests no chunk is counted.
     """
 
     def __init__(self, remembered: int = 100_000) -> None:
@@ -223,7 +222,7 @@ class _Ended:
         self._chunks = 0
 
     def append(self, source: FinalSource) -> None:
-        """Add one, and settle as many of the others, and at last itself, as there are too many chunks of."""
+        """Add one, and settle the oldest ones, itself last, while there are too many chunks."""
         surplus = []
         sources, chunks = self._sources, source.chunks()
         with self._lock:
@@ -254,7 +253,7 @@ def _finished(durations_s: array[float]) -> int:
 
 
 def _counted(total: int, finished: int, running: Collection[int], failed: Collection[int]) -> ChunkCounts:
-    # They are counted one after the other, while chunks go from one to the next.
+    # The columns are read one after the other, while chunks change their state.
     active = min(len(running), max(total - finished, 0))
     bad = min(len(failed), total - finished - active)
     return ChunkCounts(total, total - finished - active - bad, active, finished, bad)

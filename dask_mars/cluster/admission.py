@@ -1,6 +1,6 @@
-"""Cluster-wide locks, tokens for running once, and waiting for results that need a host's files.
+"""Cluster-wide locks, tokens for running once, and waits for results that need a host's files.
 
-Locks and beginnings are kept by Dask's scheduler, among its locks and queues.
+Dask's scheduler keeps locks and tokens, among its locks and queues.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from dask_mars.cluster.distributed_api import sync
 from dask_mars.cluster.marks import IDENTITY
 from dask_mars.errors import BegunBefore, FilesLost, LockLost
 
-#: How long a wait for a lock goes on before it is asked whether anybody still wants what waits.
+#: Interval at which a wait for a lock checks whether the subtask is still needed, in seconds.
 _WAIT_S = 0.5
-#: How often is looked whether what depends on a host's files is there, and whether the host is.
+#: Poll intervals for results that depend on a host's files, and for the host, in seconds.
 _POLL_S = 0.05
 _LOOK_S = 2.0
 
 
 class _ClusterLock(Lock):  # type: ignore[misc]
-    """A lock of Dask's that knows if it was held all the time: the scheduler takes it from those that fall silent.
+    """A lock of Dask's that notices a lost lease: the scheduler gives locks of silent clients to others.
 
     Parameters
     ----------
     token : str
-        Of the lock that this is in the place of.
+        Token of the lock that it replaces.
     of : Worker or Client
-        Through which it talks to the scheduler.
+        Owner, whose connection to the scheduler it uses.
     """
 
     def __init__(self, token: str, of: Any) -> None:
@@ -56,7 +56,7 @@ class _ClusterLock(Lock):  # type: ignore[misc]
             self._was_lost = True
 
     def acquire_while_wanted(self, is_wanted: Callable[[], bool]) -> bool:
-        """Lock; False if that is not wanted any more."""
+        """Acquire the lock; return False once `is_wanted` returns False."""
         while is_wanted():
             self._renewed_s = time.monotonic()
             if self.acquire(timeout=_WAIT_S):
@@ -64,21 +64,21 @@ class _ClusterLock(Lock):  # type: ignore[misc]
         return False
 
     def release_for_good(self) -> None:
-        """Unlock, if it is locked, and be silent from now on."""
+        """Release the lock, if it is held, and stop renewing its lease."""
         if self._leases:
             self.release()
         if hasattr(self, "refresh_callback"):
-            # It would go on for ever, and keep this alive.
+            # The callback would go on forever, and keep this alive.
             self.loop.add_callback(self.refresh_callback.stop)
 
     def was_lost(self) -> bool:
-        """Say whether somebody else may have had it meanwhile."""
+        """Return whether another client may have held the lock meanwhile."""
         self._check_lease(time.monotonic())
         return self._was_lost
 
 
 class NoLongerWanted(Exception):
-    """Nobody wants what waits for a lock. Never reaches the user."""
+    """Internal: a subtask that waits for a lock is no longer needed."""
 
 
 @contextlib.contextmanager
@@ -88,20 +88,20 @@ def hold_locks(tokens: Collection[str], of: Any, is_wanted: Callable[[], bool] =
     Parameters
     ----------
     tokens : collection of str
-        Of the locks.
+        Tokens of the locks.
     of : Worker or Client
-        Who wants them.
+        The owner.
     is_wanted : callable, optional
-        Asked from time to time during a wait, which ends if it returns False.
+        Called during waits; returning False ends the wait.
 
     Raises
     ------
-    NotWanted
-        It did.
+    NoLongerWanted
+        `is_wanted` has returned False.
     LockLost
-        The scheduler did not hear from us for so long that it gave a lock to others.
+        The scheduler has not heard from us for so long that it gave a lock to others.
     """
-    # In the same order everywhere, lest two wait for each other.
+    # One order for all hosts, to prevent deadlocks.
     locks = {token: _ClusterLock(token, of) for token in sorted(tokens)}
     try:
         for lock in locks.values():
@@ -120,7 +120,7 @@ def hold_locks(tokens: Collection[str], of: Any, is_wanted: Callable[[], bool] =
 
 
 def register_once(client: Client, names: Collection[str]) -> None:
-    """Have the scheduler let one begin what each of these names stands for."""
+    """Register names with the scheduler, each of which one worker may claim."""
 
     async def allow(name: str) -> None:
         await client.scheduler.queue_create(name=name)
@@ -134,33 +134,34 @@ def register_once(client: Client, names: Collection[str]) -> None:
 
 
 def unregister_once(client: Client, names: Collection[str]) -> None:
-    """Have the scheduler forget names: whoever still wants to begin is refused."""
+    """Remove names from the scheduler: later claims are refused."""
     if client.status == "running":
         for name in names:
             client._send_to_scheduler({"op": "queue_release", "name": name})
 
 
 def claim_once(worker: Worker, name: str, key: str) -> None:
-    """Begin what must not be begun twice.
+    """Claim the only start of a subtask.
 
     Parameters
     ----------
     worker : Worker
-        Who wants to.
+        The worker that starts it.
     name : str
-        As given to `register_once`.
+        A name given to `register_once`.
     key : str
-        For people: what it is.
+        Name of the task, for the error message.
 
     Raises
     ------
     BegunBefore
-        It was begun before, here or elsewhere.
+        It was started before, here or elsewhere.
     """
 
     async def take() -> bool:
         try:
-            # All that is there, without waiting for more. Dask's own class would make what is not there any more.
+            # A batch takes what the queue has without waiting. Dask's Queue class would create a removed queue
+            # anew.
             return bool(await worker.scheduler.queue_get(name=name, batch=True))
         except KeyError:
             # The computation has ended.
@@ -174,8 +175,8 @@ def claim_once(worker: Worker, name: str, key: str) -> None:
 
 
 def workers_of(client: Client) -> dict[str, dict[str, Any]]:
-    """Return what the scheduler knows of the workers, by their addresses."""
-    # The client's own record is overwritten now and then by one without any workers.
+    """Return the scheduler's facts about the workers, by address."""
+    # The client's own record is sometimes overwritten by one without workers.
     workers: dict[str, dict[str, Any]] = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
     return workers
 
@@ -186,25 +187,25 @@ def wait_for_results(
     agents_with_files: Mapping[str, str],
     meanwhile: Callable[[], None] = lambda: None,
 ) -> None:
-    """Wait for results, as long as the hosts are there that have the files for them.
+    """Wait for results while the hosts with their files live.
 
-    Dask would wait for such a host for ever.
+    Dask would wait for a lost host forever.
 
     Parameters
     ----------
     client : Client
-        Whose futures they are.
+        Owner of the futures.
     futures : collection of Future
-        The results. It ends when all are there, or one has failed.
+        The results. The wait ends when all are computed, or one has failed.
     agents_with_files : mapping
-        Agents that have files, by their ids; and of each, for people, what needs some of them.
+        Ids of agents with files, and for each a task that needs them, for the error message.
     meanwhile : callable, optional
         Called now and then.
 
     Raises
     ------
     FilesLost
-        An agent is gone.
+        A needed agent is gone.
     """
     looked_s = time.monotonic()
     while True:

@@ -1,7 +1,7 @@
-"""The agent of a host: one of Dask's workers, with an engine of ours behind it.
+"""The agent of a host: a worker of Dask's with an engine of ours behind it.
 
-In the eyes of Dask's scheduler it is a worker like any other, and computes other people's tasks as they do.
-Subtasks of ours go to its engine, whose worker processes share one store. What they return stays there.
+Dask's scheduler treats it as any worker, and it computes foreign tasks as any worker does. Our subtasks go to its
+engine, whose worker processes share one store. Their results stay there.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: How often is looked whether the engine has come up.
+#: Poll interval for the engine's start, in seconds.
 _START_LOOK_S = 0.01
-#: How often is looked for chunks whose transfer is over.
+#: Poll interval for chunks whose transfer is over, in milliseconds.
 _RELEASE_MS = 100
-#: Why workers close that Dask's scheduler wants others for, as after `Client.restart`: it says so,
-#: or a heartbeat is answered before what it says arrives.
+#: Reasons for closing when Dask's scheduler wants new workers, as after `Client.restart`: its message, or a
+#: heartbeat's answer that overtakes the message.
 _REMOVED = frozenset({"scheduler-remove-worker", "worker-heartbeat-missing"})
-#: How many workers an agent that starts compares its version with.
+#: Number of workers that a starting agent compares its version with.
 _COMPARED = 20
-#: What is said instead of those that nobody wants another for.
+#: Reason for closing of a retired worker, which needs no replacement.
 _RETIRED = "worker-retired"
-#: Of the memory limit: what may be read from disk at the same time to be sent to others.
+#: Share of the memory limit that may be read from disk at the same time for transfers.
 _SENT_SHARE = 0.1
 
 
@@ -68,14 +68,15 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
     *args
         As for `distributed.Worker`.
     store_limit : int, float or str, optional
-        Bytes of results that are kept in memory, a share of the memory limit, or text such as ``"4 GiB"``.
+        Limit for results in memory, in bytes, as a share of the memory limit, or as text such as ``"4 GiB"``.
         Default: ``dask-mars.store-limit``.
     spill_directory : str, optional
-        Where results beyond that go. Default: ``dask-mars.spill-directory``, else the worker's local directory.
+        Directory for results beyond that. Default: ``dask-mars.spill-directory``, else the worker's local
+        directory.
     **kwargs
-        As for `distributed.Worker`. ``nthreads`` is the number of worker processes, and of subtasks that are
-        computed at the same time; ``memory_limit`` is for the agent and its worker processes together. Dask's
-        scheduler is told of that and of the free space of the disk that results are spilled to.
+        As for `distributed.Worker`. ``nthreads`` is the number of worker processes, and of concurrent subtasks;
+        ``memory_limit`` covers the agent and its worker processes together. Dask's scheduler sees the sum of that
+        limit and of the free space on the disk for spilled results.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         told = dict(kwargs.pop("startup_information", None) or {})
         told[MARK] = lambda worker: __version__
         told[IDENTITY] = lambda worker: worker.id
-        # What takes memory is in the engine's store, which has its own limit; Dask's would write copies to disk.
+        # Results live in the engine's store, which has its own limit; Dask's spilling would write copies to disk.
         kwargs.setdefault("data", {})
         super().__init__(*args, startup_information=told, **kwargs)
         self.memory_manager.memory_pause_fraction = False
@@ -100,23 +101,23 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
             settings = dataclasses.replace(settings, store_limit=limit)
         if spill_directory is not None or config.get("spill-directory") is None:
             settings = dataclasses.replace(settings, spill_directory=Path(spill_directory or self.local_directory))
-        # Dask's scheduler refuses tasks whose inputs are more than that, and counts results as wholes of which a
-        # subtask may read a part, and which may be on disk.
+        # Dask's scheduler refuses tasks with larger inputs. It counts whole results, although subtasks read parts,
+        # and spilled ones.
         self.memory_manager.memory_limit = settings.memory_limit + _free_bytes(settings.spill_directory)
         self._settings = settings
         self._engine: Engine | None = None
-        #: The end of the engine.
+        #: The running close of the engine.
         self._ending: asyncio.Future[None] | None = None
         self._leaving: asyncio.Task[None] | None = None
-        #: Why it has begun to close.
+        #: Reason for closing.
         self.end_reason = ""
-        #: Whether the scheduler has closed it, and counts on another in its place.
+        #: Whether the scheduler has closed it, and expects a replacement.
         self.is_removed = False
         self._subtasks_lock = threading.Lock()
-        #: Number in the engine of each subtask that is being computed, None before it has one.
+        #: Engine's number of each subtask in progress, None before the engine has it.
         self._subtasks: dict[Any, int | None] = {}
         self._cancelled: set[Any] = set()
-        #: What subtasks have raised of which Dask has not heard yet.
+        #: Exceptions of subtasks that Dask has not seen yet.
         self._raised: dict[Any, BaseException] = {}
         self._transfers = Transfers(self.data)
         self._sent_from_disk = BytesSemaphore(int(settings.memory_limit * _SENT_SHARE))
@@ -125,20 +126,20 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
 
     @property
     def engine(self) -> Engine:
-        """What computes subtasks."""
+        """The engine that computes subtasks."""
         assert self._engine is not None, "the agent has not started"
         return self._engine
 
     async def start_unsafe(self) -> MarsWorker:
-        """Start the engine and, when it has come up, register with the scheduler."""
+        """Start the engine and, when it is up, register with the scheduler."""
         self._engine = self._transfers.engine = Engine(self._settings, is_agent=True)
-        # One that cannot work is never known to the scheduler, and ends with the reason.
+        # An engine that fails ends the agent here, before the scheduler knows it.
         while not self.engine.is_up:
             await asyncio.sleep(_START_LOOK_S)
         await super().start_unsafe()
         if self.nanny is not None:
-            # Queues of clusters and terminals send signals to this process too, and not to its nanny alone.
-            # Before it has registered, a signal just ends it.
+            # Batch systems and terminals also signal this process, not only its nanny. Before this point a signal
+            # just ends it.
             for number in (signal.SIGINT, signal.SIGTERM):
                 asyncio.get_running_loop().add_signal_handler(number, self._begin_to_leave, number)
         await self.plugin_add(plugin=_Cancelling(self), name="dask-mars-cancelling")
@@ -155,10 +156,10 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
             self._leaving = asyncio.create_task(self.leave(f"signal-{number}"))
 
     async def leave(self, reason: str) -> None:
-        """Have the scheduler move the results that only this host has to others, then close."""
+        """Let the scheduler move results that only this host has to others, then close."""
         if self.status is Status.running:
             moving = self.scheduler.retire_workers(workers=[self.address], close_workers=False, remove=False)
-            # It closes by itself when the scheduler is gone, which may not be seen otherwise for long.
+            # When the scheduler is gone the worker closes itself; the move might wait much longer.
             waits = [asyncio.ensure_future(waiting) for waiting in (moving, self.finished())]
             await asyncio.wait(waits, timeout=LEAVE_S, return_when=asyncio.FIRST_COMPLETED)
             for wait in waits:
@@ -167,9 +168,9 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         await self.close(reason=reason)
 
     async def close(self, *args: Any, **kwargs: Any) -> Any:
-        """Cancel what is running, leave the scheduler, and end the engine."""
+        """Cancel running subtasks, leave the scheduler, and end the engine."""
         if kwargs.get("reason") in _REMOVED:
-            # One that is to retire is told so before.
+            # The scheduler sets a retiring worker's status to closing_gracefully first.
             if self.status is Status.running:
                 self.is_removed = True
             elif self.status is Status.closing_gracefully:
@@ -186,11 +187,11 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
                 self.data.clear()
                 self._ending = asyncio.ensure_future(asyncio.to_thread(engine.close))
             if self._ending is not None:
-                # Several close it at a time, and with the first that is done its process may end.
+                # Several callers may close it at a time, and its process may end when the first one returns.
                 await asyncio.shield(self._ending)
 
     async def get_metrics(self) -> dict[str, Any]:
-        """Return what Dask's scheduler is told with each heartbeat."""
+        """Return the metrics of a heartbeat for Dask's scheduler."""
         metrics: dict[str, Any] = await super().get_metrics()
         engine = self._engine
         if engine is not None:
@@ -198,15 +199,15 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         return metrics
 
     def handle_worker_status_change(self, status: str, stimulus_id: str) -> None:
-        """Go over to a status that the scheduler wants, unless this is closing.
+        """Adopt a status from the scheduler, unless closing.
 
-        If there was nowhere to move results to, the scheduler says that the worker is to go on.
+        It sends "running" if there was no host to move results to.
         """
         if self.status is not Status.closing:
             super().handle_worker_status_change(status, stimulus_id)
 
     async def execute(self, key: Any, *, stimulus_id: str) -> Any:
-        """Compute a task; ours get their inputs in the store, others as plain values."""
+        """Compute a task; ours read their inputs in the store, others as plain values."""
         task = self.state.tasks.get(key)
         if task is not None and task.run_spec is not None:
             if _is_for_engine(task):
@@ -224,7 +225,7 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
     async def gather_dep(
         self, worker: str, to_gather: Collection[Any], total_nbytes: int, *, stimulus_id: str
     ) -> Any:
-        """Fetch results of another worker; what subtasks read once there is room for it, and into the store."""
+        """Fetch results of another worker; inputs of subtasks wait for room, and go into the store."""
         tasks = [task for key in to_gather if (task := self.state.tasks.get(key)) is not None]
         read = [task for task in tasks if any(map(_is_for_engine, task.dependents))]
         async with self._transfers.reserve(f"what comes from {worker}", sum([task.get_nbytes() for task in read])):
@@ -236,18 +237,18 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
     async def get_data(
         self, comm: Any, keys: Collection[Any], who: str | None = None, serializers: Any = None
     ) -> Any:
-        """Send results to another worker or a client; what is on disk a few at a time."""
+        """Send results to another worker or a client; spilled ones a few at a time."""
         stored = [value for key in keys if isinstance(value := self.data.get(key), StoredResult)]
         async with self._sent_from_disk.acquire(sum([value.on_disk_bytes for value in stored])):
             return await super().get_data(comm, keys, who=who, serializers=serializers)
 
     def compute(self, spec: SubtaskSpec, arguments: Sequence[Any]) -> Any:
-        """Compute a subtask, as `Agent` says; a thread of Dask's calls it."""
+        """Compute a subtask, as `Agent` describes, in a thread of Dask's."""
         try:
             return self._compute(thread_state.key, spec, arguments)
         except BaseException as error:
             tracebacks.carry(error)
-            # Of one that closes nobody waits for its subtasks any more, and what it keeps would keep the store.
+            # Once the agent closes nothing reads the error, and its frames would keep the store alive.
             if self.status not in (Status.closing, Status.closed):
                 self._raised[thread_state.key] = error
             raise
@@ -267,7 +268,7 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         try:
             task = self.state.tasks.get(key)
             if task is None or task.state == "cancelled":
-                # From here on whoever cancels it finds it.
+                # From here on `cancel_subtask` finds it.
                 raise Cancelled(0)
             with admitted(spec, self, lambda: key not in self._cancelled):
                 graph = spec.graph(arguments)
@@ -283,7 +284,7 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
                 done = False
                 try:
                     with _hints():
-                        # Of what has to run in this process, these hold as well.
+                        # Tasks that run in this process see these variables too.
                         found = with_variables(graph.surroundings or {}).run(
                             run_graph, self.engine, graph, spec.default_retries, started, observer, saver
                         )
@@ -292,7 +293,7 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
                     if saver is not None:
                         saver.stop(drain=done)
         except (Cancelled, NoLongerWanted):
-            # Nobody waits for it, unless somebody has asked for it again meanwhile.
+            # Reschedule: the task is no longer needed, or was requested again meanwhile.
             raise Reschedule from None
         finally:
             with self._subtasks_lock:
@@ -308,7 +309,7 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         return saver_for(order, graph)
 
     def cancel_subtask(self, key: Any) -> None:
-        """Stop computing a subtask, if it is being computed."""
+        """Stop a subtask that is being computed."""
         with self._subtasks_lock:
             if key not in self._subtasks:
                 return
@@ -322,13 +323,13 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
 
 
 def _durations_of(engine: Engine, number: int) -> Sequence[float]:
-    """Return how long chunks of a graph took that is being computed."""
+    """Return how long each chunk of a running graph took."""
     run = engine.view.runs.get(number)
     return () if run is None else run.measurements.durations_s
 
 
 def _free_bytes(directory: Path | None) -> int:
-    """Return what there is room for on the disk of a directory, which need not be there yet."""
+    """Return the free bytes on the disk of a directory, which need not exist yet."""
     place = Path(tempfile.gettempdir()) if directory is None else directory.absolute()
     while not place.exists():
         place = place.parent
@@ -336,10 +337,10 @@ def _free_bytes(directory: Path | None) -> int:
 
 
 def _drop_tracebacks(error: BaseException | None) -> None:
-    """Part an exception that Dask has heard of from what it went through.
+    """Remove the tracebacks of an exception that Dask has seen.
 
-    Its frames, Dask's among them, refer to it in turn, and would keep what the subtask has read in the store until
-    the garbage collector comes by, which may be never on a host that is idle.
+    Frames refer back to the exception, and would keep the subtask's inputs in the store until a garbage
+    collection, which an idle host may never have.
     """
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
@@ -349,16 +350,15 @@ def _drop_tracebacks(error: BaseException | None) -> None:
 
 
 def _is_for_engine(task: Any) -> bool:
-    """Say whether a task is a subtask for the engine: not for a thread of Dask's, nor one to take results apart.
+    """Return whether the engine computes a task.
 
-    What takes a result apart gets it as it has come: a list of lists, each of which would go into the store as one
-    value.
+    Some need a thread of Dask's. Others take results apart, and the store would take each inner list as one value.
     """
     return bool(_mark(task)) and not _is_in_thread(task) and not _takes_apart(task)
 
 
 def _takes_apart(task: Any) -> bool:
-    """Say whether a task does nothing but take the result of a subtask apart."""
+    """Return whether a task only takes the result of a subtask apart."""
     return bool(_mark(task)) and getattr(task.run_spec, "func", None) is operator.getitem
 
 
@@ -373,7 +373,7 @@ def _mark(task: Any) -> Any:
 
 @contextlib.contextmanager
 def _hints() -> Iterator[None]:
-    """Say what to do about tasks that find no worker of Dask's around them."""
+    """Add advice to errors of tasks that need a worker of Dask's around them."""
     try:
         yield
     except (RuntimeError, ValueError) as error:
@@ -392,19 +392,19 @@ def _hints() -> Iterator[None]:
 
 
 class _Cancelling(WorkerPlugin):  # type: ignore[misc]
-    """Tells an agent of subtasks that nobody wants any more."""
+    """Cancels subtasks of an agent that are no longer needed."""
 
     def __init__(self, agent: MarsWorker) -> None:
         self._agent = agent
 
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
-        """Take note of a change of a task's state."""
+        """Handle a change of a task's state."""
         if start == "executing" and finish not in ("memory", "error", "rescheduled", "long-running"):
             self._agent.cancel_subtask(key)
 
 
 class _WithPlainValues:
-    """Calls a task of somebody else's with values in place of what stands for them."""
+    """Calls a foreign task with plain values in place of stored results."""
 
     def __init__(self, task: Any) -> None:
         self._task = task

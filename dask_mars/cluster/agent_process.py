@@ -1,6 +1,6 @@
-"""Starts an agent in a process of its own: what its nanny has to know of it, and no more.
+"""Starts an agent in a process of its own; its nanny needs to import only this.
 
-A nanny does nothing but wait for its agent, all the time that a host is there. So it loads none of what computes.
+A nanny lives as long as its host's agent and only waits, so this module imports no computing code.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def start_agent(*args: Any, **options: Any) -> MarsWorker:
-    """Return an agent. A nanny takes it for the class of its worker, and calls it in the worker's process.
+    """Return an agent. A nanny treats it as the worker class, and calls it in the worker's process.
 
     Parameters
     ----------

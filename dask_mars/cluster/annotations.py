@@ -19,22 +19,22 @@ from dask_mars.scheduler.events import GraphPlan
 from dask_mars.scheduler.policies import POLICIES
 from dask_mars.scheduler.policies.plugins import load_policy
 
-#: What is said of chunks of which the user has said nothing.
+#: Restriction of chunks that the user has not restricted.
 _ANYWHERE = Restriction((), True, ())
 
 
 class _Where(NamedTuple):
-    """Where a task should run.
+    """The hosts of a task.
 
     Attributes
     ----------
     hosts : sequence of int
-        By their numbers.
+        Numbers of hosts.
     others : bool
-        Whether others will do.
+        Whether other hosts may run it.
     bound : bool
-        Whether that is all there is to say. What is not bound was placed by us alone, and if its host is gone, or
-        another comes, the scheduler's plugin may find it a better place.
+        Whether this is final. Otherwise only the plan has chosen the host, and the scheduler's plugin may choose a
+        better one when hosts come or go.
     """
 
     hosts: Sequence[int]
@@ -46,14 +46,14 @@ _LEFT_TO_DASK = _Where(())
 
 
 class TaskAnnotations:
-    """Makes the annotations of a computation's tasks.
+    """Creates the annotations of a computation's tasks.
 
     Parameters
     ----------
     computation : ClusterComputation
-        What is computed.
+        The computation.
     subtasks : sequence of Subtask
-        That its graph is cut into.
+        The subtasks of its graph.
     """
 
     def __init__(self, computation: ClusterComputation, subtasks: Sequence[Subtask]) -> None:
@@ -65,25 +65,25 @@ class TaskAnnotations:
         self._subtasks = subtasks
         self._shuffled = computation.shuffles.members()
         self._positions = positions(subtasks, str(config.get("policy")))
-        #: Numbers of subtasks that follow shuffles: Dask knows where the data are.
+        #: Numbers of subtasks after shuffles or threads, whose inputs only Dask can locate.
         self._unplaced = self._find_unplaced()
 
     def of_task(self, task: Task, number: int, computes: bool) -> dict[str, Any]:
-        """Return the annotations of one of Dask's tasks.
+        """Return the annotations of a task for Dask.
 
         Parameters
         ----------
         task : Task
             The task.
         number : int
-            Of the subtask that it is for.
+            Number of its subtask.
         computes : bool
-            Whether it computes the subtask: others take its result apart, or are values of the user's.
+            Whether it computes the subtask; other tasks take its result apart, or are values of the user's.
         """
         first, graph = self._subtasks[number].chunks[0], self._graph
         restriction = graph.restrictions.get(first, _ANYWHERE)
         highest, position = self._priority(number), self._positions[number]
-        # What takes a result apart runs where that is: not where it was planned, if somebody has stolen it.
+        # A task that takes a result apart runs where the result is, even if the subtask was stolen.
         where = _LEFT_TO_DASK if task.func is operator.getitem else self._where(number, restriction)
         plan = SubtaskAnnotation(
             computation=self._name,
@@ -102,15 +102,15 @@ class TaskAnnotations:
         }
 
     def in_thread(self, number: int) -> bool:
-        """Say whether a thread of Dask's has to compute a subtask."""
+        """Return whether a thread of Dask's must compute a subtask."""
         return self._subtasks[number].chunks[0] in self._requirements.threads
 
     def needs_files(self, number: int) -> bool:
-        """Say whether a subtask needs files that are at its host."""
+        """Return whether a subtask needs files that are on its host."""
         return self._subtasks[number].chunks[0] in self._requirements.files
 
     def _resources(self, restriction: Restriction) -> dict[str, float]:
-        """Return what a subtask takes of a host's resources; nothing if no host has them and others will do."""
+        """Return the resources of a subtask; none if no host has them and the user allows others."""
         if restriction.loose and not any(host.has(restriction.resources) for host in self._hosts):
             return {}
         return dict(restriction.resources)
@@ -120,12 +120,12 @@ class TaskAnnotations:
         return max([of_user.get(chunk, 0.0) for chunk in self._subtasks[number].chunks]) if of_user else 0.0
 
     def _where(self, number: int, restriction: Restriction) -> _Where:
-        """Return where a subtask should run."""
+        """Return the hosts of a subtask."""
         host = self._subtasks[number].host
         if self.needs_files(number):
             return _Where((host,), others=False)
         if self._subtasks[number].chunks[0] in self._shuffled:
-            # Dask would deal out what is shuffled to those named here, even if they are gone.
+            # Dask would distribute shuffled data among the workers named here, even lost ones.
             return _LEFT_TO_DASK
         if not restriction.loose:
             return _Where(allowed_by(restriction, self._hosts), others=False)
@@ -144,7 +144,7 @@ class TaskAnnotations:
         return unplaced
 
     def _retries_of(self, number: int) -> int:
-        """Return how often Dask is to try again what raises; engines do so themselves."""
+        """Return Dask's retries of a subtask; engines retry chunks themselves."""
         chunk = self._subtasks[number].chunks[0]
         if not self.in_thread(number) or chunk in self._requirements.once:
             return 0
@@ -152,9 +152,9 @@ class TaskAnnotations:
 
 
 def positions(subtasks: Sequence[Subtask], policy: str) -> Sequence[int]:
-    """Return where each subtask comes in the order that a policy has for a computation's subtasks.
+    """Return the position of each subtask in a policy's order.
 
-    The default policy's order is that of the graph: what comes early there frees what is there.
+    The default policy keeps the graph's order, in which early chunks free the memory of others.
     """
     if policy == "memory":
         return [subtask.chunks[0] for subtask in subtasks]

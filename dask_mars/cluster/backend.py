@@ -1,4 +1,4 @@
-"""The backend that computes on a cluster, and the choice of the cluster."""
+"""The backend for clusters, and the choice of the cluster."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def connect(address: str) -> Client:
 
 
 class ClusterBackend(GraphBackend):
-    """Computes on a cluster as this computation finds it.
+    """Computes on a cluster with its current agents.
 
     Parameters
     ----------
     client : Client
-        Connected to it.
+        A client connected to it.
     hosts : list of AgentInfo
         Its agents. If there are none it waits for some.
     """
@@ -73,13 +73,13 @@ class ClusterBackend(GraphBackend):
         self._client = client
         self._hosts = hosts
         self._requirements = RequirementsFinder()
-        #: How often the computation that is going on has lost its scheduler, and who hears of its chunks.
+        #: Number of scheduler losses in this computation, and the observer of its chunks.
         self._losses = 0
         self._told: TellOnce | None = None
 
     def compute(self, dsk: Any, keys: Any, options: Options, persist: bool = False) -> Any:
-        """Compute keys of a Dask graph; see `Backend`. What is persisted is not waited for."""
-        # Nobody waits for what is persisted, and would see the end.
+        """Compute keys of a Dask graph; see `Backend`. It does not wait for persisted results."""
+        # Callbacks would never finish: no call waits for persisted results.
         return super().compute(dsk, keys, options._replace(callbacks=()) if persist else options, persist)
 
     def _compute(self, dsk: Any, keys: Any, options: Options, persist: bool, record: Record) -> Any:
@@ -91,9 +91,9 @@ class ClusterBackend(GraphBackend):
 
     def _is_saved(self, checkpoint: CheckpointSettings, graph: ChunkGraph, persist: bool, record: Record) -> bool:
         if persist:
-            # Nobody waits until it could be removed.
+            # Files could not be removed: no call waits for the end.
             return False
-        # Whoever submits again finds all keys again, random ones too.
+        # A new submission within this call has the same keys, even random ones.
         if not config.reconnect_s() and not super()._is_saved(checkpoint, graph, persist, record):
             return False
         if unshared := self._unshared(checkpoint.directory, graph, record):
@@ -107,7 +107,7 @@ class ClusterBackend(GraphBackend):
         return True
 
     def prepare_options(self, options: Options) -> PrepareOptions:
-        """Return what graphs are prepared for."""
+        """Return the options for preparing graphs."""
         slots = sum([host.slots for host in self._hosts])
         return PrepareOptions(
             fold_from(slots),
@@ -118,11 +118,11 @@ class ClusterBackend(GraphBackend):
         )
 
     def runtime(self, records: Records) -> ClusterRuntime:
-        """Return what tells of the cluster, and of the computations of this process."""
+        """Return a view of the cluster and of this process's computations."""
         return ClusterRuntime(self._client, records)
 
     def _future(self, key: Key) -> Future | None:
-        # Dask leaves futures out of some graphs, and counts on its own scheduler to know their keys.
+        # Dask leaves futures out of some graphs, because its own scheduler knows their keys.
         return Future(key, self._client) if key in self._client.futures else None
 
     def run(
@@ -133,12 +133,12 @@ class ClusterBackend(GraphBackend):
         persist: bool,
         record: Record,
     ) -> dict[int, Any]:
-        """Compute a graph, as `GraphBackend` says."""
+        """Compute a graph, as `GraphBackend.run` describes."""
         refuse_lost(graph.values.values(), self._client)
         timeout_s = config.reconnect_s()
         saving: ClusterSaving | None = None
         if self.session is not None:
-            # What is read from files demands nothing.
+            # Saved chunks have no requirements.
             requirements = find_requirements(graph)
             saving = self._saving(self.session)
         else:
@@ -203,10 +203,10 @@ class ClusterBackend(GraphBackend):
         effects: SideEffects,
         error: Exception,
     ) -> None:
-        """Wait for a scheduler that is lost, if a computation may be begun anew."""
+        """Wait for a lost scheduler, if the computation may start again."""
         record.checkpoint()
         self._losses += 1
-        # Of those that have begun on the cluster a checkpoint knows.
+        # A checkpoint records starts on the cluster.
         begun = effects.begun_here if self.session is not None else effects.begun_here + effects.sent
         if begun:
             raise BegunBefore(begun[0]) from error
@@ -220,12 +220,12 @@ class ClusterBackend(GraphBackend):
 
 
 def cluster_of(client: Client) -> ClusterBackend:
-    """Return what computes on the cluster that a client is connected to.
+    """Return the backend for a client's cluster.
 
     Raises
     ------
     NoAgents
-        There is no worker of ours.
+        No worker is an agent.
     TypeError
         It is no client.
     ValueError
@@ -242,13 +242,13 @@ def cluster_of(client: Client) -> ClusterBackend:
 
 
 def current_cluster() -> ClusterBackend | None:
-    """Return the cluster of the user's current client, if that has agents and can be waited for here."""
+    """Return the cluster of the user's current client, if it has agents and this thread may wait for it."""
     try:
         get_worker()
     except ValueError:
         pass
     else:
-        # A task waits for nothing that its own worker may have to compute.
+        # A task must not wait for tasks that its own worker may have to compute.
         return None
     try:
         client = Client.current()
@@ -261,7 +261,7 @@ def current_cluster() -> ClusterBackend | None:
 
 
 def close() -> None:
-    """Close the clients that were made here."""
+    """Close the clients that `connect` and reconnections have created."""
     close_successors()
     with _lock:
         for client in _clients.values():

@@ -25,9 +25,9 @@ from dask_mars.cluster.serving import CannotStart, serve
 from dask_mars.store.spill_ownership import make_private_directory
 from dask_mars.version import __version__
 
-#: How long `--reconnect` waits for a scheduler, where nothing else is said.
+#: Default of `--reconnect-timeout`.
 _RECONNECT = "10 minutes"
-#: How long an agent that may begin anew may take to register.
+#: Longest wait of a reconnecting agent for its registration, in seconds.
 _START_S = 60.0
 
 _PEM_FILE = click.Path(exists=True, dir_okay=False, resolve_path=True)
@@ -147,7 +147,7 @@ def main(
     limit = _memory_limit(memory_limit)
     reconnect_s = _reconnect_s(reconnect, reconnect_timeout)
     if reconnect_s and options["death_timeout"] is None:
-        # An agent that begins would wait for one scheduler, and at one address, for ever.
+        # A starting agent would wait forever, for one scheduler at one address.
         options["death_timeout"] = _START_S
     options |= {
         "scheduler_file": scheduler_file,
@@ -163,13 +163,13 @@ def main(
     }
     if nanny:
         options |= {"worker_class": start_agent, "worker_port": worker_port, "port": nanny_port}
-        # None is what leaves it to the configuration.
+        # None means the configured value.
         options["preload_nanny"] = list(preload_nanny) or None
     else:
         options["port"] = worker_port
     with _pid_file(pid_file):
         if nanny:
-            # It counts what the agent has read of its processes' shared memory as if that were its own.
+            # The nanny would count shared memory that the agent has read as the agent's own.
             dask.config.set({"distributed.worker.memory.terminate": False})
         try:
             ended_well = asyncio.run(serve(nanny, scheduler, options, reconnect_s))
@@ -180,16 +180,16 @@ def main(
 
 
 def scheduler_address(scheduler: str | None) -> str | None:
-    """Return the scheduler's address, if it can be one.
+    """Return the scheduler's address, if it is valid.
 
     Raises
     ------
     click.BadParameter, click.NoSuchOption
-        It cannot.
+        The address is invalid.
     """
     if scheduler is None:
         return None
-    # What follows preloads may look like options, so that click lets pass those that it does not know.
+    # Arguments of preloads may look like options, so click must accept unknown ones.
     if scheduler.startswith("-"):
         raise click.NoSuchOption(scheduler)
     try:
@@ -200,7 +200,7 @@ def scheduler_address(scheduler: str | None) -> str | None:
 
 
 def _given() -> str:
-    """Return the options that stand in the command line."""
+    """Return the options of the command line."""
     context = click.get_current_context()
     told = [
         option.opts[0]
@@ -211,7 +211,7 @@ def _given() -> str:
 
 
 def _preload_argv(*given: Any) -> Any:
-    """Return the arguments of preloads, which this imports to know what they take."""
+    """Return the arguments of preloads; this imports them to check their parameters."""
     try:
         return validate_preload_argv(*given)
     except ImportError as error:
@@ -250,7 +250,7 @@ def _processes(n_workers: str | None, nthreads: int | None) -> int:
 
 
 def _reconnect_s(reconnect: bool | None, timeout: str | None) -> float:
-    """Return for how many seconds to wait for a scheduler that is lost, 0 for not at all."""
+    """Return the longest wait for a lost scheduler, in seconds; 0 for none."""
     if reconnect is False or (reconnect is None and timeout is None):
         return 0.0
     try:
@@ -273,7 +273,7 @@ def _resources(text: str | None) -> dict[str, float] | None:
 
 
 def _name(text: str | None) -> str | int | None:
-    """Return a name that is a number as one: clusters made by tools count their workers, and look for numbers."""
+    """Return a numeric name as a number: cluster managers number their workers, and compare numbers."""
     return int(text) if text is not None and text.isdecimal() else text
 
 
@@ -297,20 +297,20 @@ def _bound_to(
 
 
 def _scratch_directory(chosen: str | None) -> str:
-    """Return a directory in the chosen one, or in Dask's or the system's for temporary files, for this user alone.
+    """Return a private directory in the chosen one, or in Dask's or the system's temporary directory.
 
-    Dask would take what is there by a name that all know, and import modules from it.
+    Dask would use an existing directory of a well-known name, and import modules from it.
     """
     around = Path(chosen or dask.config.get("temporary-directory", None) or tempfile.gettempdir())
     try:
-        # By this name Dask knows that it is not to make another directory in it.
+        # Under this name Dask creates no further directory in it.
         return str(make_private_directory(around.absolute() / f"dask-scratch-space-{os.getuid()}"))
     except OSError as error:
         raise click.ClickException(f"cannot use the local directory: {error}; choose --local-directory") from error
 
 
 def _memory_limit(text: str) -> int:
-    """Return the limit in bytes. What `dask worker` takes for none is all the memory that there is."""
+    """Return the limit in bytes. Values that mean no limit to `dask worker` mean all memory."""
     try:
         if text == "auto":
             return config.parse_memory(config.get("memory-limit"), name="dask-mars.memory-limit")
@@ -320,7 +320,7 @@ def _memory_limit(text: str) -> int:
 
 
 def _store_limit(text: str | None, memory_limit: int) -> Any:
-    """Return what the agent is given, which only it can take as a share of the limit that holds there."""
+    """Return the agent's limit; a share is left to the agent, which knows its memory limit."""
     limit = _number(text)
     if text is not None:
         try:
@@ -331,7 +331,7 @@ def _store_limit(text: str | None, memory_limit: int) -> Any:
 
 
 def _number(limit: Any) -> Any:
-    """Return text that is a number as one: as for `dask worker`, 0.5 is half of the memory there is."""
+    """Return a numeric text as a number: as for `dask worker`, 0.5 is half of the memory."""
     try:
         value = float(limit)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""A computation on a cluster, as all know it that see to it in the user's process."""
+"""A computation on a cluster, as the modules of the user's process share it."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ DaskKey = Hashable
 
 @dataclass(frozen=True, slots=True)
 class ClusterComputation:
-    """What is computed, and where: all that does not depend on how it is cut into subtasks.
+    """A computation and its cluster, independent of the cut into subtasks.
 
     Attributes
     ----------
     client : Client
-        Connected to the cluster.
+        A client connected to the cluster.
     graph : ChunkGraph
-        What is computed.
+        The graph.
     hosts : sequence of AgentInfo
-        The agents. Subtasks know them by their place in it.
+        The agents. Subtasks refer to them by index.
     name : str
-        Tells it from others, also those of other clients.
+        A unique name, also among other clients.
     retries : int
-        How often a task that raises is tried again, where the user has said nothing else of it.
+        Retries of a failed task, where the user has set no others.
     threads : int
-        How many tasks run at a time in the user's process.
+        Most concurrent tasks in the user's process.
     requirements : Requirements
-        Of the graph's chunks.
+        Requirements of the graph's chunks.
     shuffles : Shuffles
-        Those of the graph.
+        Shuffles of the graph.
     user_futures : mapping
         The user's own futures, by chunk.
     """

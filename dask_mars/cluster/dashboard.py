@@ -1,7 +1,7 @@
-"""Progress of computations by chunk, as Dask's scheduler sees it.
+"""Progress of computations by chunk, from the view of Dask's scheduler.
 
-The scheduler hears of subtasks as of any other task, and from the agents' heartbeats how far those are that are
-running. Nothing is sent for it, and nobody's results depend on it.
+The scheduler sees subtasks as tasks, and agents' heartbeats report the progress of running ones. This sends no
+further messages, and no result depends on it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ from distributed import Scheduler, SchedulerPlugin
 from dask_mars.cluster.marks import CANCELLED_ON_PAGE, MARK
 from dask_mars.cluster.metrics import SUBTASKS
 
-#: What is kept of what has ended: computations, and rows of a computation's timeline.
+#: Ended computations that are kept, and rows of a computation's timeline.
 _KEPT_COMPUTATIONS, _KEPT_ROWS = 100, 20_000
 
-#: What operands can be.
+#: States of chunks.
 STATES = ("waiting", "running", "finished", "failed")
 
 
 class ComputationStatus(TypedDict):
-    """How far a computation is.
+    """Progress of a computation.
 
-    `chunks` are those that have been handed to the scheduler, `hosts` has by address those that are running and
-    finished there.
+    `chunks` counts those submitted to the scheduler; `hosts` maps addresses to their running and finished chunks.
     """
 
     computation: str
@@ -43,7 +42,7 @@ class ComputationStatus(TypedDict):
 
 
 class HostStatus(TypedDict):
-    """What an agent does: operands that are running, and the bytes of its store in memory and on disk."""
+    """State of an agent: running chunks, and the bytes of its store in memory and on disk."""
 
     name: str
     processes: int
@@ -55,14 +54,14 @@ class HostStatus(TypedDict):
 
 @dataclass(slots=True)
 class TrackedLayer:
-    """What is known of the subtasks whose results are of one layer.
+    """Progress of the subtasks whose results belong to one layer.
 
     Attributes
     ----------
     counts : Counter
-        Their chunks, by the states of subtasks.
+        Chunks by the states of their subtasks.
     seconds : float
-        How long agents have computed them.
+        Time that agents have computed them.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -72,47 +71,44 @@ class TrackedLayer:
 @dataclass(slots=True)
 class _Subtask:
     chunks: int
-    #: Of its result: what its key says, without what tells it from others.
+    #: Layer of its result: the key without its token.
     layer: str = ""
-    #: As Dask's scheduler says, but that what was in memory once is done, even if it has been released.
+    #: State in Dask's scheduler; "memory" stays even after the result is released.
     state: str = "waiting"
-    #: Address of who computes or has computed it.
+    #: Address of the worker that computes or has computed it.
     worker: str = ""
 
 
 @dataclass(slots=True)
 class TrackedComputation:
-    """A computation of which the scheduler knows some task, or has known one."""
+    """A computation some of whose tasks the scheduler knows or has known."""
 
     client: str
     created: float = 0.0
-    #: Id and name of its handle, if its user has one.
+    #: Id and name of the user's handle, if there is one.
     id: str = ""
     title: str = ""
     subtasks: dict[Any, _Subtask] = field(default_factory=dict)
-    #: How many of them are not forgotten.
+    #: Number of subtasks that the scheduler has not forgotten.
     left: int = 0
-    #: Operands by the states of their subtasks; counted along, as pages ask often.
+    #: Chunks by the states of their subtasks; updated incrementally, as pages request them often.
     counts: Counter[str] = field(default_factory=Counter)
     started: float | None = None
-    #: When the last of its subtasks changed.
+    #: Time of the last change of a subtask.
     changed: float = 0.0
-    #: Grows with each of these changes.
+    #: Revision number; it grows with each change.
     revision: int = 1
-    #: Type, message and traceback of what failed.
+    #: Type, message and traceback of a failed subtask.
     error: tuple[str, str, str] | None = None
     is_cancelled: bool = False
-    #: By their names for people.
+    #: Layers by label.
     layers: dict[str, TrackedLayer] = field(default_factory=dict)
-    #: Address, first and last second, operands and layer of what has been computed.
+    #: Worker address, start, end, chunks and layer of computed subtasks.
     rows: deque[tuple[str, float, float, int, str]] = field(default_factory=lambda: deque(maxlen=_KEPT_ROWS))
 
     @property
     def state(self) -> str:
-        """Its state, as the web service names these.
-
-        One that waits for what its user's process computes seems to be finished for so long.
-        """
+        """Its state, in the words of the web service; "finished" also while the user's process computes."""
         counts = self.counts
         if counts["erred"]:
             return "failed"
@@ -123,7 +119,7 @@ class TrackedComputation:
         return "queued" if self.started is None else "running"
 
     def add(self, key: Any, chunks: int) -> None:
-        """Note that there is a subtask more."""
+        """Add a subtask."""
         subtask = self.subtasks[key] = _Subtask(chunks, str(key_split(key)))
         layer = self.layers.setdefault(subtask.layer, TrackedLayer())
         for counts in (self.counts, layer.counts):
@@ -131,25 +127,25 @@ class TrackedComputation:
         self.left += 1
 
     def move(self, subtask: _Subtask, state: str) -> None:
-        """Note that a subtask is in another state."""
+        """Record a subtask's new state."""
         for counts in (self.counts, self.layers[subtask.layer].counts):
             counts[subtask.state] -= subtask.chunks
             counts[state] += subtask.chunks
         subtask.state = state
 
     def note_time(self, subtask: _Subtask, begun: float, ended: float) -> None:
-        """Note when a subtask was computed, in seconds of its worker's clock."""
+        """Record when a subtask was computed, in seconds of its worker's clock."""
         self.layers[subtask.layer].seconds += ended - begun
         self.rows.append((subtask.worker, begun, ended, subtask.chunks, subtask.layer))
 
 
 class Dashboard(SchedulerPlugin):  # type: ignore[misc]
-    """Keeps what there is to know of dask_mars's computations, until the scheduler forgets their tasks.
+    """Keeps the progress of dask_mars's computations until the scheduler forgets their tasks.
 
     Parameters
     ----------
     scheduler : Scheduler
-        Dask's.
+        Dask's scheduler.
     """
 
     name = "dask-mars-overview"
@@ -158,14 +154,14 @@ class Dashboard(SchedulerPlugin):  # type: ignore[misc]
         self._scheduler = scheduler
         self._computations: dict[str, TrackedComputation] = {}
         self._computation_of: dict[Any, str] = {}
-        #: Those whose tasks are forgotten, the latest last.
+        #: Computations whose tasks are forgotten, the latest last.
         self.ended: dict[str, TrackedComputation] = {}
-        #: Grows with each change.
+        #: Revision number; it grows with each change.
         self.revision = 1
 
     @property
     def tracked(self) -> dict[str, TrackedComputation]:
-        """Computations of which the scheduler knows some task, and the latest of those that have ended."""
+        """Computations with tasks in the scheduler, and the latest ended ones."""
         return self.ended | self._computations
 
     # -- what Dask calls --------------------------------------------------------------------------------------
@@ -173,7 +169,7 @@ class Dashboard(SchedulerPlugin):  # type: ignore[misc]
     def update_graph(
         self, scheduler: Scheduler, *, client: str, annotations: Mapping[str, Mapping[Any, Any]], **kwargs: Any
     ) -> None:
-        """Take note of new subtasks."""
+        """Add new subtasks."""
         for key, mark in annotations.get(MARK, {}).items():
             if isinstance(mark, dict) and mark["chunks"] and key not in self._computation_of:
                 name = self._computation_of[key] = mark["computation"]
@@ -186,7 +182,7 @@ class Dashboard(SchedulerPlugin):  # type: ignore[misc]
                 self._note(tracked)
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
-        """Take note of a change of a task's state."""
+        """Record a change of a task's state."""
         name = self._computation_of.get(key)
         if name is None:
             return
@@ -216,26 +212,26 @@ class Dashboard(SchedulerPlugin):  # type: ignore[misc]
         self._note(tracked)
 
     def restart(self, scheduler: Scheduler) -> None:
-        """Forget everything."""
+        """Forget all computations."""
         self._computations.clear()
         self._computation_of.clear()
         self.ended.clear()
         self.revision += 1
 
     def cancel(self, name: str) -> None:
-        """Cancel what the scheduler knows of a computation; its user's call raises.
+        """Cancel a computation at the scheduler; its user's call raises.
 
         Parameters
         ----------
         name : str
-            Of the computation, as its subtasks say.
+            Name of the computation, from the annotations of its subtasks.
         """
         tracked = self._computations[name]
         tracked.is_cancelled = True
         self._note(tracked)
         client = self._scheduler.clients.get(tracked.client)
         wanted = [] if client is None else [task.key for task in client.wants_what if _is_of(task, name)]
-        # Dask passes on what it is told as the reason of the error.
+        # Dask reports `msg` to the client as the reason of the error.
         self._scheduler.stimulus_cancel(
             wanted, tracked.client, force=True, reason="cancelled", msg=CANCELLED_ON_PAGE
         )
@@ -246,7 +242,7 @@ class Dashboard(SchedulerPlugin):  # type: ignore[misc]
         self.revision += 1
 
     def _end(self, name: str) -> None:
-        """Keep the figures of a computation that is over, for a while."""
+        """Keep the counts of an ended computation for a while."""
         tracked = self.ended[name] = self._computations.pop(name)
         tracked.subtasks.clear()
         while len(self.ended) > _KEPT_COMPUTATIONS:
@@ -255,7 +251,7 @@ class Dashboard(SchedulerPlugin):  # type: ignore[misc]
     # -- what there is to know --------------------------------------------------------------------------------
 
     def computations(self) -> list[ComputationStatus]:
-        """Return how far computations are of which anything is left to do."""
+        """Return the progress of computations with chunks left to compute."""
         told = {
             (address, key): (computed, running)
             for address, state in self._scheduler.workers.items()
@@ -275,7 +271,7 @@ class Dashboard(SchedulerPlugin):  # type: ignore[misc]
         return found
 
     def hosts(self) -> dict[str, HostStatus]:
-        """Return what agents do, by their addresses."""
+        """Return the state of agents, by address."""
         return {
             address: HostStatus(
                 name=str(state.name),
@@ -290,7 +286,7 @@ class Dashboard(SchedulerPlugin):  # type: ignore[misc]
         }
 
     def told(self) -> dict[str, Counter[str]]:
-        """Return how many operands are done and running of subtasks that agents compute, by computation."""
+        """Return the computed and running chunks of subtasks in progress, by computation."""
         found: dict[str, Counter[str]] = {}
         for address, state in self._scheduler.workers.items():
             for key, computed, running in state.metrics.get(SUBTASKS, ()):
@@ -305,7 +301,7 @@ class Dashboard(SchedulerPlugin):  # type: ignore[misc]
 
 
 def _is_of(task: Any, name: str) -> bool:
-    """Say whether a task is part of a computation."""
+    """Return whether a task is part of a computation."""
     mark = (task.annotations or {}).get(MARK)
     return isinstance(mark, dict) and mark["computation"] == name
 
@@ -321,7 +317,7 @@ def _error(exception: str, traceback: str) -> tuple[str, str, str]:
 
 
 def _count(subtask: _Subtask, computed: int, running: int) -> dict[str, int]:
-    """Return how many operands of a subtask are in which state, given what its host has said of it."""
+    """Return the number of a subtask's chunks in each state, given the agent's report."""
     chunks = subtask.chunks
     if subtask.state == "memory":
         return {"finished": chunks}
@@ -329,7 +325,7 @@ def _count(subtask: _Subtask, computed: int, running: int) -> dict[str, int]:
         return {"failed": chunks}
     if subtask.state != "processing":
         return {"waiting": chunks}
-    # The two figures are not of the same moment.
+    # The two numbers are not from the same moment.
     running = min(running, chunks - computed)
     return {"finished": computed, "running": running, "waiting": chunks - computed - running}
 

@@ -1,4 +1,4 @@
-"""Every name of distributed's that its top level does not have, each with what happens when a release drops it."""
+"""All names of distributed outside its top level, with the consequence of their removal in a release."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ except ImportError as _error:
 if TYPE_CHECKING:
     from distributed.shuffle._core import P2PBarrierTask, ShuffleId, barrier_key
 else:
-    # Compared by class: the barriers of shuffles between workers, which stay tasks of Dask's.
+    # Classes for comparison: barriers of Dask's own shuffles stay tasks of Dask's.
     P2PBarrierTask, ShuffleId, barrier_key = optional(
         "distributed.shuffle._core", "P2PBarrierTask", "ShuffleId", "barrier_key"
     )

@@ -11,20 +11,20 @@ from dask_mars.cluster.agent import MarsWorker
 
 
 class LocalMarsCluster(LocalCluster):  # type: ignore[misc]
-    """A `distributed.LocalCluster` whose workers are dask_mars's agents: for tests, and for Dask's dashboard.
+    """A `distributed.LocalCluster` of dask_mars's agents: for tests, and for Dask's dashboard.
 
-    Its scheduler has our plugin. The agents live in this process, each with worker processes of its own.
+    Its scheduler has our plugins. The agents live in this process, each with worker processes of its own.
 
     Parameters
     ----------
     name : str, optional
-        Of the cluster.
+        Name of the cluster.
     n_workers : int, optional
-        Agents. Default: one, as there is for a host.
+        Number of agents. Default: one, as on a host.
     threads_per_worker : int, optional
-        Worker processes of each. Default: the processors, divided among the agents.
+        Worker processes of each agent. Default: the processors, divided among the agents.
     **options
-        As for `distributed.LocalCluster`; those that it does not know are for `MarsWorker`.
+        As for `distributed.LocalCluster`; unknown ones are for `MarsWorker`.
 
     Examples
     --------
@@ -46,7 +46,7 @@ class LocalMarsCluster(LocalCluster):  # type: ignore[misc]
     ) -> None:
         security = options.get("security")
         encrypted = security is True or getattr(security, "require_encryption", False)
-        # Within a process Dask passes objects on as they are, and agents would get each other's stand-ins.
+        # Dask's inproc protocol passes objects unserialized, so that agents would get each other's stored results.
         options.setdefault("protocol", "tls" if encrypted else "tcp")
         options.setdefault("worker_class", MarsWorker)
         of_scheduler = options.pop("scheduler_kwargs", None) or {}
@@ -61,7 +61,7 @@ class LocalMarsCluster(LocalCluster):  # type: ignore[misc]
         )
 
     def _update_worker_status(self, op: str, msg: Any) -> None:
-        """Hear of workers that have come or gone."""
+        """Handle a message about a new or a lost worker."""
         if op == "remove":
             agent = self.workers.get(self.scheduler_info["workers"][msg]["name"])
             if isinstance(agent, MarsWorker):
@@ -69,7 +69,7 @@ class LocalMarsCluster(LocalCluster):  # type: ignore[misc]
         super()._update_worker_status(op, msg)
 
     async def _begin_anew(self, agent: MarsWorker) -> None:
-        """Put another in the place of an agent that the scheduler has removed: agents here have no nannies."""
+        """Replace an agent that the scheduler has removed; these agents have no nannies."""
         await agent.finished()
         if agent.is_removed and self.status is Status.running and self.workers.get(agent.name) is agent:
             del self.workers[agent.name]

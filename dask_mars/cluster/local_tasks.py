@@ -1,4 +1,4 @@
-"""The user's process as a part of a computation on a cluster: what is here, what is fetched, what is computed."""
+"""The user's process as part of a computation on a cluster: local values, fetched values, local tasks."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from dask_mars.protocol import tracebacks
 from dask_mars.protocol.deferred import Deferred, resolved
 from dask_mars.store.persisted import value_of
 
-#: How long a wait for tasks goes on before others are heard, in seconds.
+#: Longest wait for tasks before messages are handled, in seconds.
 _WAIT_S = 0.2
 
 
 class LocalTasks:
-    """The values of chunks in the user's process, and the way to those that are not there.
+    """The values of chunks in the user's process, and access to those on the cluster.
 
     Parameters
     ----------
     computation : ClusterComputation
-        Whose chunks.
+        The computation.
     progress : ProgressReceiver, optional
-        Told what is computed here.
+        Receives the progress of local tasks.
     begun_once : list of str, optional
-        Tasks that must not be begun again are added to it when they begin, for people.
+        Receives the keys of tasks that must start only once, when they start.
 
     Attributes
     ----------
     values : dict
-        Of chunks that are in this process to stay.
+        Values of chunks that stay in this process.
     result_of : dict
-        Of each chunk that a task of Dask's has among its results: which task, and the item; None if it is all.
+        For each chunk in the result of a Dask task: the task's key, and the item; None if it is the whole result.
     futures : dict
-        What Dask is to keep until all is done, by the key of the task.
+        Futures that Dask must keep until the end, by task key.
     agents_with_files : dict
-        Agents that have files which results depend on; and of each, for people, what needs some of them.
+        Agents with files that results depend on, and for each a task that needs them, for the error message.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class LocalTasks:
         self.agents_with_files: dict[str, str] = {}
         #: The user's own futures.
         self._user_futures: dict[DaskKey, Future] = {}
-        #: Results that have been fetched because some of their items are yet to be used.
+        #: Fetched results with items that are still needed.
         self._gathered: dict[DaskKey, Any] = {}
-        #: Chunks that agents have left to this process, and that were computed.
+        #: Results of steps that agents have deferred to this process.
         self._deferred: dict[str, Any] = {}
-        #: What is computed here: chunks by their numbers, and what agents have left by the tokens of steps.
+        #: Running tasks of this process: chunks by number, and deferred steps by token.
         self._together = Together(computation.threads)
-        #: The subtask of each of those chunks, and how many of a subtask are left.
+        #: Subtask of each of those chunks, and number of unfinished chunks of each subtask.
         self._subtask_of: dict[Key, Subtask] = {}
         self._left: dict[bytes, int] = {}
         self._is_closed = False
@@ -83,15 +83,15 @@ class LocalTasks:
                 self.values[chunk] = value_of(value)
 
     def is_known(self, chunk: int) -> bool:
-        """Say whether a chunk is here, or among the results of a task that has been made."""
+        """Return whether a chunk is in this process, or in the result of a submitted task."""
         return chunk in self.values or chunk in self.result_of
 
     def future(self, key: DaskKey) -> Future:
-        """Return what stands for a result on the cluster."""
+        """Return the future of a result on the cluster."""
         return self.futures.get(key) or self._user_futures[key]
 
     def values_of(self, chunks: Collection[int]) -> dict[int, Any]:
-        """Return the values of chunks that are here or fetched; those that agents have left are computed."""
+        """Return the values of local or fetched chunks, after deferred steps have run."""
         found = {chunk: self._received(chunk) for chunk in chunks}
         self._add_steps(found.values())
         while self._together:
@@ -99,14 +99,14 @@ class LocalTasks:
         return {chunk: resolved(value, self._deferred) for chunk, value in found.items()}
 
     def _received(self, chunk: int) -> Any:
-        """Return a value as it was sent, which may be one that is left to this process."""
+        """Return a value as it was sent, which may be deferred."""
         if chunk in self.values:
             return self.values[chunk]
         key, item = self.result_of[chunk]
         return self._gathered[key] if item is None else self._gathered[key][item]
 
     def fetch(self, chunks: Collection[int]) -> None:
-        """Fetch the results that chunks are in, in place of those fetched before."""
+        """Fetch the results that contain chunks, and drop earlier ones."""
         keys = self._results_with(chunks)
         missing = [key for key in keys if key not in self._gathered]
         futures = [self.future(key) for key in missing]
@@ -118,18 +118,18 @@ class LocalTasks:
         self._gathered.update(zip(missing, found, strict=True))
 
     def wait(self, futures: Collection[Future]) -> None:
-        """Wait for results, as long as there are the files that they need."""
+        """Wait for results, while the hosts with the needed files live."""
         if self._progress is None:
             wait_for_results(self._client, futures, self.agents_with_files)
         else:
             wait_for_results(self._client, futures, self.agents_with_files, self._progress.catch_up)
 
     def can_begin(self, subtask: Subtask) -> bool:
-        """Return whether all inputs of a subtask are here, on the cluster or being computed here."""
+        """Return whether all inputs of a subtask are in this process, on the cluster or in progress here."""
         return all(chunk in self._together or self.is_known(chunk) for chunk in subtask.inputs)
 
     def begin(self, subtask: Subtask) -> None:
-        """Have a subtask computed in this process, beside others that were begun."""
+        """Start a subtask in this process, beside others."""
         self._left[subtask.id] = len(subtask.chunks)
         for chunk in subtask.chunks:
             self._subtask_of[chunk] = subtask
@@ -137,11 +137,11 @@ class LocalTasks:
 
     @property
     def is_busy(self) -> bool:
-        """Whether something was begun that has not ended."""
+        """Return whether any subtask or step is in progress."""
         return bool(self._together)
 
     def step(self) -> bool:
-        """Wait until something has ended, but not for long; return whether a subtask has."""
+        """Wait briefly until some task has ended; return whether a subtask has."""
         has_ended = False
         for key, value in self._together.step(_WAIT_S):
             if isinstance(key, str):
@@ -158,12 +158,12 @@ class LocalTasks:
         return has_ended
 
     def close(self) -> None:
-        """Begin nothing more; what has begun goes on."""
+        """Start no more tasks; running ones go on."""
         self._is_closed = True
         self._together.close()
 
     def _start(self, chunk: int) -> Call | None:
-        """Fetch what a chunk reads, and return what computes it; None if it waits for what agents have left."""
+        """Fetch a chunk's inputs, and return the call that computes it; None if it waits for deferred steps."""
         sources = self._graph.inputs[chunk]
         self.fetch(sources)
         values = [self._received(source) for source in sources]
@@ -173,7 +173,7 @@ class LocalTasks:
         return self._begun(chunk, values)
 
     def _add_steps(self, values: Iterable[Any]) -> list[str]:
-        """Have computed what agents have left to this process among values; return the tokens of that."""
+        """Start the deferred steps in values, and return the tokens of unfinished ones."""
         steps = [step for value in values if type(value) is Deferred for step in value.steps]
         missing = {step.token: step for step in steps if step.token not in self._deferred}
         for token, step in missing.items():
@@ -183,7 +183,7 @@ class LocalTasks:
         return list(missing)
 
     def _begun(self, chunk: int, values: list[Any]) -> Call:
-        """Note that a chunk begins, and return what computes it."""
+        """Record the start of a chunk, and return the call that computes it."""
         if self._progress is not None:
             self._progress.begin(chunk)
         if chunk in self._requirements.once:
@@ -194,7 +194,7 @@ class LocalTasks:
         """Compute a chunk, in any thread."""
         graph, tokens = self._graph, self._requirements.locks.get(chunk, frozenset())
         left = 0 if chunk in self._requirements.once else graph.retries.get(chunk, self._retries)
-        # All that it reads is here: what holds a lock waits for no others.
+        # All inputs are available, so that the holder of a lock waits for no other task.
         with hold_locks(tokens, self._client, lambda: not self._is_closed):
             while True:
                 try:
@@ -206,7 +206,7 @@ class LocalTasks:
                     left -= 1
 
     def _results_with(self, chunks: Collection[int]) -> list[DaskKey]:
-        """Return the tasks that have those chunks among their results which are not here."""
+        """Return the tasks whose results contain those chunks that are not in this process."""
         return list(dict.fromkeys([self.result_of[chunk][0] for chunk in chunks if chunk not in self.values]))
 
 

@@ -1,7 +1,7 @@
-"""Shuffles through the store on several hosts: each host gets of a map output what its own reducers read.
+"""Shuffles through the store on several hosts: each host gets the parts of a map output for its own reducers.
 
-A *selection* is a chunk with the parts of a map output for the reducers of one host. It is made where the map
-output is, and travels in its place. Reducers at the host of a map output read that itself.
+A *selection* is a chunk with the parts of a map output for the reducers of one host. It is computed on the map
+output's host, and travels in its place. Reducers on that host read the map output itself.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from dask_mars.graph.chunks import ChunkGraph, Operand, Step
 from dask_mars.worker.shuffle import map_bag, map_frame, reduce_bag, reduce_frame, select
 
 _MAPS = frozenset({map_bag, map_frame})
-#: The functions of reducers, and which of their arguments is the number of the reducer.
+#: Functions of reducers, with the position of the reducer's number in their arguments.
 _REDUCES: dict[Callable[..., Any], int] = {reduce_bag: 1, reduce_frame: 0}
 
 
 @dataclass(slots=True)
 class Selections:
-    """The reducers of a graph and what they read.
+    """The reducers of a graph and their selections.
 
     Attributes
     ----------
     host_of : dict
-        The host that each reducer is for.
+        Host of each reducer.
     inputs : dict
-        Of each reducer, its inputs were all map outputs at its host.
+        Map outputs that each reducer reads, as if all were on its host.
     chunks : dict
-        The selection for a map output and a host.
+        The selection for each map output and host.
     """
 
     host_of: dict[int, int] = field(default_factory=dict)
@@ -40,14 +40,14 @@ class Selections:
     chunks: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def route(self, graph: ChunkGraph, placed: list[int]) -> None:
-        """Have each reducer read map outputs of its own host, and selections of those of others.
+        """Let each reducer read map outputs of its own host, and selections of others.
 
         Parameters
         ----------
         graph : ChunkGraph
             Its inputs are changed.
         placed : list of int
-            Host of each chunk. Selections that nobody reads go nowhere.
+            Host of each chunk. Unused selections get none.
         """
         needed = set()
         for reducer, inputs in self.inputs.items():
@@ -67,23 +67,23 @@ class Selections:
 def with_selections(
     graph: ChunkGraph, slots: Sequence[int], fixed: Collection[int] = ()
 ) -> tuple[ChunkGraph, Selections, Sequence[int]]:
-    """Add to a graph a selection for each map output and each host that has reducers of it.
+    """Add a selection for each map output and each host with reducers of it.
 
     Parameters
     ----------
     graph : ChunkGraph
-        Is not changed.
+        The graph; it is not changed.
     slots : sequence of int
-        How much each host has to compute with: its share of the reducers.
+        Slots of each host, which determine its share of the reducers.
     fixed : collection of int
-        Reducers that others have placed. They read map outputs themselves.
+        Reducers with a fixed host. They read map outputs themselves.
 
     Returns
     -------
     ChunkGraph
-        The graph, which reads no selection before `Selections.route`.
+        The new graph, which reads no selection before `Selections.route`.
     Selections
-        What was added.
+        The added selections.
     sequence of int
         New number of each chunk.
     """
@@ -101,7 +101,7 @@ def with_selections(
 
 
 def _reads_of_reducers(graph: ChunkGraph, fixed: Collection[int]) -> dict[int, dict[int, int]]:
-    """Return for each reducer the map outputs that it reads a part of, and the number of the part."""
+    """Return the map outputs that each reducer reads a part of, with the part's number."""
     maps = {
         number
         for number, operand in enumerate(graph.operands)
@@ -120,14 +120,14 @@ def _reads_of_reducers(graph: ChunkGraph, fixed: Collection[int]) -> dict[int, d
             for slot in slots:
                 source = graph.inputs[chunk][slot]
                 if graph.operand_of[source] in maps:
-                    # One that is read for two parts is read itself.
+                    # A map output that is read for two parts is read as a whole.
                     numbers[source] = number if numbers.get(source, number) == number else -1
         reads[chunk] = {source: number for source, number in numbers.items() if number >= 0}
     return {chunk: numbers for chunk, numbers in reads.items() if numbers}
 
 
 def _reducing_steps(operand: Operand) -> list[tuple[int, list[int]]]:
-    """Return for each step that reduces which literal is its number, and which inputs it reads."""
+    """Return, for each reducing step, the literal with its number and the inputs that it reads."""
     found = []
     count = operand.input_count
     for step in operand.steps:
@@ -143,7 +143,7 @@ def _hosts_of_reducers(reads: Mapping[int, Mapping[int, int]], slots: Sequence[i
     """Divide the reducers of each shuffle among hosts: neighbours together, in proportion to slots."""
     shuffles: dict[int, list[tuple[int, int]]] = {}
     for chunk, numbers in reads.items():
-        # A shuffle is known by the first of its map outputs.
+        # The first map output identifies the shuffle.
         first = min(numbers)
         shuffles.setdefault(first, []).append((numbers[first], chunk))
     ends = list(accumulate(slots))
@@ -157,14 +157,14 @@ def _hosts_of_reducers(reads: Mapping[int, Mapping[int, int]], slots: Sequence[i
 def _rebuilt(
     graph: ChunkGraph, parts: Mapping[int, Mapping[int, Collection[int]]]
 ) -> tuple[ChunkGraph, list[int], dict[tuple[int, int], int]]:
-    """Put selections behind their map outputs.
+    """Insert selections after their map outputs.
 
     Parameters
     ----------
     graph : ChunkGraph
         The graph.
     parts : mapping
-        Of each map output, the numbers of the parts that each host reads.
+        For each map output, the part numbers that each host reads.
 
     Returns
     -------

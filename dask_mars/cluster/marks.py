@@ -1,14 +1,14 @@
-"""Marks and times on which clients, agents and the plugins of Dask's scheduler agree."""
+"""Names and times that clients, agents and the scheduler's plugins share."""
 
 from __future__ import annotations
 
-#: How workers say that they are agents, and annotations that a task is ours.
+#: Key by which workers identify themselves as agents, and name of our task annotation.
 MARK = "dask-mars"
-#: How agents say which one they are: at the same address there may be another one later.
+#: Key of an agent's unique id; another agent may reuse its address.
 IDENTITY = "dask-mars-id"
-#: What the scheduler says of subtasks that somebody has cancelled on its page.
+#: The scheduler's reason for subtasks that were cancelled on its page.
 CANCELLED_ON_PAGE = "cancelled on dask_mars's page"
-#: How long a host that is to leave may take to hand its results to others.
+#: Longest time for a leaving host to hand its results to others, in seconds.
 LEAVE_S = 30.0
 
 __all__ = ["CANCELLED_ON_PAGE", "IDENTITY", "LEAVE_S", "MARK"]

@@ -1,6 +1,6 @@
 """Metrics of an agent's engine, sent with each heartbeat.
 
-Of operands nothing is noted for it. Who asks counts them.
+Counting chunks is left to the reader, so that metrics cost nothing per chunk.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dask_mars.engine.loop import Engine
 
-#: What results take in the memory of an agent, and what they may take.
+#: Metrics of the store: bytes of results in memory, and their limit.
 STORED, STORE_LIMIT = "mars_stored_bytes", "mars_store_limit_bytes"
-#: What an agent and its worker processes may take; Dask's own figure counts disks.
+#: Metric of the memory limit of an agent with its workers; Dask's own figure includes disks.
 MEMORY_LIMIT = "mars_memory_limit_bytes"
-#: Under which the overview finds how far subtasks are.
+#: Metric of the progress of subtasks.
 SUBTASKS = "dask-mars-subtasks"
 
 
 def measure(engine: Engine, subtasks: Mapping[Any, int | None], managed_bytes: int) -> dict[str, Any]:
-    """Return what is to replace and to join the metrics of a stock worker.
+    """Return metrics that replace or extend those of a stock worker.
 
     Parameters
     ----------
     engine : Engine
-        Of the agent.
+        The agent's engine.
     subtasks : mapping
-        Number in the engine of each subtask that is being computed, None before it has one, by its key.
+        Engine's number of each subtask in progress by key, None before the engine has it.
     managed_bytes : int
-        Of all results that Dask knows of, as if they were in memory.
+        Bytes of all results that Dask knows, as if they were in memory.
 
     Returns
     -------
     dict
-        ``memory`` and ``spilled_bytes`` mean what they do with stock workers; the worker processes and the store
-        are part of it. Plain numbers among the others are columns of the dashboard's page of workers.
+        ``memory`` and ``spilled_bytes`` mean the same as on stock workers, and include the worker processes and
+        the store. Other plain numbers are columns on the dashboard's page of workers.
     """
     view = engine.view
     store, on_disk_bytes = view.store(), view.on_disk_bytes()
@@ -45,7 +45,7 @@ def measure(engine: Engine, subtasks: Mapping[Any, int | None], managed_bytes: i
     computed = view.computed()
     return {
         "memory": engine.memory_bytes(),
-        # Some on disk may be of subtasks that are not done yet, and of no result that Dask knows of.
+        # Spilled bytes include those of unfinished subtasks, which Dask does not know.
         "spilled_bytes": {"memory": min(on_disk_bytes, managed_bytes), "disk": on_disk_bytes},
         "mars_chunks_running": sum(running.values()),
         STORED: store["stored_bytes"],

@@ -1,4 +1,4 @@
-"""What the web service shows of a cluster, as Dask's scheduler sees it."""
+"""The web service's view of a cluster, from Dask's scheduler."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ _OVER = frozenset({"finished", "failed", "cancelled"})
 
 
 class ClusterMonitor:
-    """A `dask_mars.web.monitor.Monitor` of a cluster, to be asked in the scheduler's event loop.
+    """A `dask_mars.web.monitor.Monitor` of a cluster, for calls in the scheduler's event loop.
 
-    A subtask counts for the layer that its result is of: of others that are composed into it, of how layers depend
-    on each other, and of what agents write, the scheduler hears nothing.
+    A subtask counts for the layer of its result. The scheduler does not know its other layers, the dependencies of
+    layers, and the output of agents.
 
     Parameters
     ----------
     scheduler : Scheduler
-        Dask's.
+        Dask's scheduler.
     dashboard : Dashboard
-        Of that scheduler.
+        The dashboard of that scheduler.
     """
 
     def __init__(self, scheduler: Scheduler, dashboard: Dashboard) -> None:
         self._scheduler = scheduler
         self._dashboard = dashboard
-        #: The most memory that was in use when somebody looked.
+        #: Largest observed memory in use, in bytes.
         self._peak_bytes = 0
         self._page_of = pkgutil.resolve_name("dask_mars.web.api:page_of")
 
     def revision(self) -> int:
         """Return a number that grows with each change."""
-        # How far agents are comes with heartbeats, of which each may change something.
+        # Progress of agents arrives with heartbeats, so each of them counts as a change.
         beats = sum([state.last_seen for state in self._scheduler.workers.values()])
         return self._dashboard.revision + int(beats * 1000)
 
     def state(self) -> Json:
-        """Return agents, their memory, and how many computations there are in each state."""
+        """Return the agents, their memory, and the number of computations in each state."""
         hosts = self._dashboard.hosts()
         counts = dict.fromkeys(_STATES, 0)
         for tracked in self._dashboard.tracked.values():
@@ -114,7 +114,7 @@ class ClusterMonitor:
         return {**_summary(name, tracked, self._dashboard.told().get(name, {})), "layers": layers}
 
     def cancel(self, id: str) -> bool:
-        """Cancel a computation; False if it is over."""
+        """Cancel a computation; return False if it is over."""
         name, tracked = self._tracked(id)
         if tracked.state in _OVER:
             return False
@@ -122,17 +122,17 @@ class ClusterMonitor:
         return True
 
     def error(self, id: str) -> Json:
-        """Return why a computation failed."""
+        """Return the error of a computation."""
         error = self._tracked(id)[1].error or ("", "", "")
         return dict(zip(("type", "message", "traceback"), error, strict=True))
 
     def log(self, id: str) -> Json:
-        """Return nothing: agents keep what tasks write."""
+        """Return an empty log: agents keep the output of tasks."""
         self._tracked(id)
         return {"lines": [], "truncated": False}
 
     def timeline(self, id: str) -> Json:
-        """Return when which agent computed a subtask."""
+        """Return when each agent computed which subtask."""
         _, tracked = self._tracked(id)
         rows = list(tracked.rows)
         agents = {address: number for number, address in enumerate(sorted({row[0] for row in rows}))}
@@ -158,14 +158,14 @@ class ClusterMonitor:
         }
 
     def graph(self, id: str, layer: str | None) -> Json:
-        """Return no layers: the scheduler hears of subtasks alone."""
+        """Return no layers: the scheduler knows only subtasks."""
         self._tracked(id)
         if layer is not None:
             raise KeyError(layer)
         return {"layers": [], "edges": []}
 
     def profile(self, id: str) -> Json:
-        """Return the time that each layer took; of its bytes the scheduler hears nothing."""
+        """Return the time of each layer; the scheduler does not know its bytes."""
         _, tracked = self._tracked(id)
         return {
             "layers": [
@@ -183,7 +183,7 @@ class ClusterMonitor:
         }
 
     def explain(self, id: str | None, key: str | None) -> Json:
-        """Return what agents do, in words."""
+        """Explain what agents do."""
         if key is not None:
             raise KeyError(key)
         if id is None:
@@ -205,7 +205,7 @@ class ClusterMonitor:
 
 
 def _id_of(name: str, tracked: TrackedComputation) -> str:
-    """Return the id of a computation: that of its handle, or after its name among subtasks."""
+    """Return the id of a computation: that of its handle, or one from its name among subtasks."""
     if tracked.id:
         return tracked.id
     try:
@@ -252,15 +252,15 @@ def _in_words(summary: Json) -> str:
 
 
 def install(scheduler: Scheduler) -> Dashboard:
-    """Have a scheduler keep an overview, and show it at ``/mars/`` where it shows anything.
+    """Install the dashboard in a scheduler, with a page at ``/mars/`` of its HTTP server.
 
-    Whoever has the token of ``dask-mars.web.token`` may cancel there. Without one everybody may look, as at all of
-    Dask's pages.
+    The token of ``dask-mars.web.token`` is needed to cancel. Without one everyone may look, as on all of Dask's
+    pages.
 
     Parameters
     ----------
     scheduler : Scheduler
-        Dask's. If it has an overview already, that one stays.
+        Dask's scheduler. An installed dashboard stays.
     """
     dashboard: Dashboard | None = scheduler.plugins.get(Dashboard.name)
     if dashboard is None:
@@ -269,7 +269,7 @@ def install(scheduler: Scheduler) -> Dashboard:
         application = getattr(scheduler, "http_application", None)
         if application is not None:
             prefix = f"{_prefix(application)}/mars"
-            # What shows computations knows clusters, and not the other way about.
+            # `web` imports `cluster`, not the other way round.
             rules = pkgutil.resolve_name("dask_mars.web.on_scheduler:rules")
             own = [("chunks.json", lambda: {"computations": dashboard.computations(), "hosts": dashboard.hosts()})]
             application.add_handlers(".*$", rules(ClusterMonitor(scheduler, dashboard), prefix, own))
@@ -277,7 +277,7 @@ def install(scheduler: Scheduler) -> Dashboard:
 
 
 def _prefix(application: Any) -> str:
-    """Return what stands before all paths of Dask's pages, which is to be found nowhere but there."""
+    """Return the prefix of Dask's pages, which only the paths of its routes contain."""
     for rule in application.wildcard_router.rules:
         pattern: str = getattr(getattr(rule.matcher, "regex", None), "pattern", "")
         if pattern.endswith("/health$"):

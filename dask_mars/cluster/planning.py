@@ -32,15 +32,15 @@ class AgentInfo:
     Attributes
     ----------
     address : str
-        Of its worker.
+        Address of its worker.
     slots : int
-        Subtasks that it computes at the same time.
+        Concurrent subtasks.
     name : str
-        That the user has given it; else the address.
+        The user's name for it, or its address.
     resources : mapping
-        Amount of each of its resources.
+        Amount of each resource.
     id : str
-        Tells it from others that were at the address before, or will be.
+        Unique id: another agent may reuse the address.
     """
 
     address: str
@@ -50,25 +50,25 @@ class AgentInfo:
     id: str = ""
 
     def is_one_of(self, workers: Collection[str]) -> bool:
-        """Say whether it is among workers that the user names by address, name or IP address, as Dask allows."""
+        """Return whether it is among workers named by address, name or IP address, as Dask allows."""
         known = {self.address, self.address.partition("://")[2], self.name, get_address_host(self.address)}
         return not known.isdisjoint(workers)
 
     def has(self, resources: Collection[tuple[str, float]]) -> bool:
-        """Say whether it has so much of each resource."""
+        """Return whether it has enough of each resource."""
         return has_resources(self.resources, resources)
 
 
 def find_agents(client: Client) -> list[AgentInfo]:
     """Return the agents of a cluster, in the order of their addresses.
 
-    One that has just registered counts, though it does not run yet: the scheduler keeps its tasks until it does.
+    One that has just registered counts before it runs: the scheduler queues its tasks.
     """
     return agents_among(workers_of(client))
 
 
 def agents_among(workers: Mapping[str, Mapping[str, Any]]) -> list[AgentInfo]:
-    """Return the agents among workers, of which is known by their addresses what `workers_of` returns."""
+    """Return the agents among workers, given as `workers_of` returns them."""
     agents = {
         address: told
         for address, told in sorted(workers.items())
@@ -82,7 +82,7 @@ def agents_among(workers: Mapping[str, Mapping[str, Any]]) -> list[AgentInfo]:
 
 
 def futures_of(client: Client, graph: ChunkGraph) -> dict[int, Future]:
-    """Return the chunks of a graph that are futures of a client's, which need not come here."""
+    """Return the chunks of a graph that are futures of a client, and are not copied here."""
     return {
         chunk: value
         for chunk, value in graph.values.items()
@@ -93,27 +93,27 @@ def futures_of(client: Client, graph: ChunkGraph) -> dict[int, Future]:
 def find_replicas(
     client: Client, futures: Mapping[int, Future], hosts: Sequence[AgentInfo]
 ) -> dict[int, dict[int, int]]:
-    """Find out where futures lie.
+    """Return the hosts that hold futures.
 
     Parameters
     ----------
     client : Client
-        Connected to the cluster.
+        A client connected to the cluster.
     futures : mapping
-        By chunk.
+        Futures by chunk.
     hosts : sequence of AgentInfo
-        Others do not count.
+        Agents; other workers are ignored.
 
     Returns
     -------
     dict
-        Of chunks that hosts have: bytes by host, which are known by their place in the list.
+        For each chunk on a host: its bytes by host number in the list.
     """
     if not futures:
         return {}
     places = {host.address: number for number, host in enumerate(hosts)}
     workers = client.who_has(list(futures.values()))
-    # Those that are still to be computed are not necessarily known, and of unknown keys sizes must not be asked.
+    # The scheduler may not know futures that are still to be computed, and fails for unknown keys.
     sizes = client.nbytes([key for key, there in workers.items() if there], summary=False)
     held = {}
     for chunk, future in futures.items():
@@ -129,7 +129,7 @@ class Cut(NamedTuple):
     Attributes
     ----------
     subtasks : list of Subtask
-        Each comes after all that it needs.
+        Each comes after its inputs.
     sizes : list of int
         Estimated bytes of each chunk.
     """
@@ -153,29 +153,29 @@ def cut_for(
     Parameters
     ----------
     graph : ChunkGraph
-        The graph. Reducers of shuffles read what their hosts need from here on.
+        The graph. The inputs of shuffle reducers are changed to what their hosts need.
     hosts : sequence of AgentInfo
-        At least one. Subtasks know them by their place in it.
+        At least one. Subtasks refer to them by index.
     unsendable : collection of int
-        Chunks that have to run in this process, besides those of which the graph says so.
+        Further chunks that have to run in this process.
     replica_bytes : mapping
         As `find_replicas` returns it.
     requirements : Requirements
-        Of the graph's chunks.
+        Requirements of the graph's chunks.
     shuffles : Shuffles
-        Those of the graph.
+        The graph's shuffles.
     selections : Selections
-        Those of the graph, whose inputs are changed.
+        The graph's selections, whose inputs are changed.
     task : int, optional
         Number of the computation, in the ids of its subtasks.
 
     Raises
     ------
     NoHostAllowed
-        The user wants a chunk to be computed where there is nobody.
+        The user restricts a chunk to hosts that do not exist.
     """
     in_client = graph.chunks_for_client().union(graph.in_client, unsendable)
-    # Files that are written here are not to be looked for elsewhere.
+    # Readers of files that are written in this process must run here too.
     makers = {requirements.files[chunk] for chunk in in_client if chunk in requirements.files}
     in_client |= {chunk for chunk, maker in requirements.files.items() if maker in makers}
     plan = GraphPlan(
@@ -199,17 +199,17 @@ def cut_for(
 
 
 def names_in_hashes(agents: Mapping[str, Any]) -> dict[str, str]:
-    """Return what stands for agents in hashes: the same when one leaves and joins again, as far as that can be.
+    """Return the names of agents for hashing, which stay the same when an agent leaves and rejoins.
 
     Parameters
     ----------
     agents : mapping
-        Address to the name that Dask knows a worker by.
+        Dask's worker names by address.
 
     Returns
     -------
     dict
-        By address: the name that the user has given, or the host; where several share that, the address.
+        By address: the user's name or the host; the address where several agents share that.
     """
     names = {
         address: get_address_host(address) if name in (address, None) else str(name)
@@ -222,7 +222,7 @@ def names_in_hashes(agents: Mapping[str, Any]) -> dict[str, str]:
 def _allowed(
     graph: ChunkGraph, hosts: Sequence[AgentInfo], requirements: Requirements, shuffles: Shuffles
 ) -> dict[int, list[int]]:
-    """Return the hosts for those chunks that not all will do for."""
+    """Return the allowed hosts of restricted chunks."""
     allowed: dict[int, list[int]] = {}
     found: dict[Restriction, list[int]] = {}
     for chunk, restriction in graph.restrictions.items():
@@ -235,20 +235,20 @@ def _allowed(
     for chunk, maker in requirements.files.items():
         if maker not in home_of:
             candidates = allowed.get(maker, range(len(hosts)))
-            # All files of a shuffle are at one host; those of the next go to the next, lest one have them all.
+            # All files of a shuffle are on one host. Shuffles take hosts in turn, so that none has all files.
             home_of[maker] = candidates[len(home_of) % len(candidates)]
         allowed[chunk] = [home_of[maker]]
     return allowed
 
 
 def _kinds(graph: ChunkGraph, requirements: Requirements, in_client: Collection[int]) -> dict[int, int]:
-    """Return which chunks may share a subtask with their kind only."""
+    """Return the kinds of special chunks, which share subtasks only with their kind."""
     kinds: dict[int, int] = {}
     kind_of: dict[Hashable, int] = {}
     demanded = requirements.kinds()
     for chunk in sorted(graph.restrictions.keys() | demanded.keys()):
         restriction = graph.restrictions.get(chunk)
-        # What takes resources takes them for as long as its subtask runs.
+        # A subtask takes its resources for its whole run, so such a chunk is alone.
         taking = chunk if restriction is not None and restriction.resources else None
         kind = restriction, taking, None if chunk in in_client else demanded.get(chunk)
         if any(part is not None for part in kind):
@@ -257,7 +257,7 @@ def _kinds(graph: ChunkGraph, requirements: Requirements, in_client: Collection[
 
 
 def allowed_by(restriction: Restriction, hosts: Sequence[AgentInfo]) -> list[int]:
-    """Return hosts that the user allows, by their place; all if none of them is there and others will do."""
+    """Return the numbers of allowed hosts; all if a loose restriction allows none."""
     everywhere = range(len(hosts))
     numbers = [
         number

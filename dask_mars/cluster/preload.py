@@ -1,4 +1,4 @@
-"""The preload of Dask's scheduler: both plugins, installed."""
+"""The preload module of Dask's scheduler, which installs both plugins."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dask_mars.cluster import monitor, scheduler_plugin
 
 
 def dask_setup(scheduler: Scheduler) -> None:
-    """Install our plugins in one of Dask's schedulers."""
+    """Install our plugins in a scheduler of Dask's."""
     scheduler_plugin.install(scheduler)
     monitor.install(scheduler)
 

@@ -1,8 +1,8 @@
-"""Carries the progress of chunks from agents to the client's callbacks.
+"""Reports the progress of chunks from agents to the client's callbacks.
 
-It travels as events of Dask's scheduler, which any scheduler passes on. That keeps the last
-``distributed.admin.low-level-log-length`` events of each topic for ever, so that there are few topics, and events
-are short: of each subtask, ranges of chunks.
+Reports travel as events of Dask's scheduler, which any scheduler passes on. The scheduler keeps the last
+``distributed.admin.low-level-log-length`` events of each topic forever, so that there are few topics, and short
+events: ranges of chunks for each subtask.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from dask_mars.client.callbacks import Observer
 from dask_mars.cluster.partition.subtasks import Subtask
 from dask_mars.graph.chunks import DATA, ChunkGraph
 
-#: How long what happens is collected before it is sent.
+#: Interval for collecting reports before they are sent, in seconds.
 _COLLECT_S = 0.1
-#: How often somebody who waits makes sure that the client is still there.
+#: Interval at which a waiting thread checks that the client is open, in seconds.
 _LIVENESS_S = 2.0
-#: Clients share topics, as topics never go away.
+#: Number of topics; clients share them, as Dask never removes topics.
 _TOPICS = 16
-#: Stands for the worker process where it is not known.
+#: Name of an unknown worker process.
 _SOMEWHERE = "unknown"
 
-#: First and number of consecutive chunks, then those of the next, and so on.
+#: Ranges of chunks, flat: first number and count of each range.
 Ranges = list[int]
 
 
@@ -62,7 +62,7 @@ def numbers_in(ranges: Ranges) -> list[int]:
 
 
 def _by_place(took: Mapping[int, float]) -> list[float]:
-    """Return how long chunks took in the order of their places, nothing if nobody wants to know."""
+    """Return the durations of chunks in the order of their positions; none if the client needs none."""
     return [round(took[place], 6) for place in sorted(took)] if any(took.values()) else []
 
 
@@ -71,26 +71,26 @@ def _by_place(took: Mapping[int, float]) -> list[float]:
 
 @dataclass(slots=True)
 class _News:
-    """What has happened in a subtask since the last message, by the places of chunks in it."""
+    """Progress of a subtask since the last report, by positions of chunks in it."""
 
     begun: set[int] = field(default_factory=set)
-    #: By worker process, each with the seconds that it took.
+    #: Ended chunks by worker process, each with its duration in seconds.
     ended: dict[int, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
 
 
 class ProgressSender:
-    """Sends what happens in the subtasks of a worker, about ten times a second and only if there is anything.
+    """Reports progress of a worker's subtasks, about ten times a second, while there is any.
 
     Parameters
     ----------
     worker : Worker
-        One of Dask's.
+        A worker of Dask's.
     """
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._lock = threading.Lock()
-        #: By topic, then by computation and subtask.
+        #: Unsent progress by topic, then by computation and subtask.
         self._news: dict[str, dict[tuple[str, int], _News]] = {}
 
     def note(
@@ -101,13 +101,13 @@ class ProgressSender:
         ended: Mapping[int, float] | None = None,
         pid: int = 0,
     ) -> None:
-        """Note what happened to chunks, in any thread."""
+        """Record progress of chunks, from any thread."""
         with self._lock:
             first = not self._news
             news = self._news.setdefault(topic, {}).setdefault(subtask, _News())
             news.begun.update(begun)
             if ended:
-                # That they had begun goes without saying.
+                # The receiver infers the start from the end.
                 news.begun.difference_update(ended)
                 news.ended[pid].update(ended)
         if first:
@@ -125,16 +125,16 @@ class ProgressSender:
 
 
 class SubtaskObserver:
-    """Tells a messenger of a subtask's chunks.
+    """Reports the progress of a subtask's chunks.
 
     Parameters
     ----------
     messenger : ProgressSender
-        Of this worker.
+        Sender of this worker.
     mark : mapping
-        What the client has said of the subtask, see `Watch.mark`.
+        The client's annotation of the subtask, see `ProgressReceiver.mark`.
     known : int
-        Chunks of its graph that it does not compute, which come first.
+        Number of chunks of its graph with known values, which come first.
     """
 
     wants_tasks = True
@@ -147,17 +147,17 @@ class SubtaskObserver:
         self.in_order = mark["in_order"]
         self.wants_seconds = bool(mark["seconds"])
         self._known = known
-        #: How long chunks took, by number, once the engine has begun.
+        #: Returns the durations of chunks, by number, once the engine has started.
         self.durations_s: Callable[[], Sequence[float]] = tuple
 
     def begun(self, graph: ChunkGraph, chunks: Sequence[int]) -> None:
-        """Note that chunks were handed out."""
+        """Report that chunks were dispatched."""
         self._messenger.note(self._topic, self._subtask, begun=self._places(chunks))
 
     def ended(self, graph: ChunkGraph, chunks: Sequence[int], values: Mapping[int, Any], worker: int) -> None:
-        """Note that chunks have been computed."""
+        """Report that chunks were computed."""
         durations_s = self.durations_s()
-        # What this process computes itself has not been measured yet.
+        # Chunks that this process computes itself have no measurement yet.
         seconds = [max(durations_s[chunk], 0.0) if durations_s else 0.0 for chunk in chunks]
         ended = dict(zip(self._places(chunks), seconds, strict=True))
         self._messenger.note(self._topic, self._subtask, ended=ended, pid=worker)
@@ -169,16 +169,16 @@ class SubtaskObserver:
 # -- the user's process ---------------------------------------------------------------------------------------
 
 _lock = threading.Lock()
-#: Where messages of computations go, by name.
+#: Queues for reports, by computation.
 _inboxes: dict[str, queue.SimpleQueue[Any]] = {}
-#: How many computations of a client are watched, by its id.
+#: Number of observed computations, by client id.
 _watched: Counter[str] = Counter()
-#: The connection through which a client has asked for messages last: another scheduler knows nothing of that.
+#: Connection of each client's last subscription; another scheduler does not know of it.
 _asked: dict[str, Any] = {}
 
 
 def _on_topic_event(event: tuple[float, Mapping[str, Any]]) -> None:
-    """Take a message, in the client's event loop."""
+    """Queue a report, in the client's event loop."""
     worker, subtasks = event[1]["worker"], event[1]["subtasks"]
     for computation, *news in subtasks:
         inbox = _inboxes.get(computation)
@@ -187,23 +187,23 @@ def _on_topic_event(event: tuple[float, Mapping[str, Any]]) -> None:
 
 
 class ProgressReceiver:
-    """Tells an observer what becomes of a computation's chunks: of each once, and of its inputs first.
+    """Reports each chunk of a computation to an observer once, its inputs first.
 
-    Messages of different hosts may overtake each other; chunks are computed again where a host was lost; and a
-    worker that is not ours sends none. What a chunk has read has been computed all the same.
+    Reports of different hosts may overtake each other, lost chunks are computed again, and other workers than
+    agents send no reports. So the end of a chunk implies the end of its inputs.
 
     Parameters
     ----------
     client : Client
-        Connected to the cluster.
+        A client connected to the cluster.
     name : str
-        Of the computation.
+        Name of the computation.
     graph : ChunkGraph
-        What is computed.
+        The graph that is computed.
     subtasks : sequence of Subtask
-        As it was cut.
+        The subtasks of the graph.
     observer : Observer
-        Who wants to know.
+        Receives the progress.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class ProgressReceiver:
         self._ended = bytearray(self._begun)
 
     def open(self) -> None:
-        """Begin to listen."""
+        """Subscribe to reports."""
         with _lock:
             _inboxes[self._name] = self._inbox
             _watched[self._client.id] += 1
@@ -236,23 +236,23 @@ class ProgressReceiver:
                 self._client.subscribe_topic(self._topic, _on_topic_event)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Unsubscribe."""
         with _lock:
             del _inboxes[self._name]
             _watched[self._client.id] -= 1
             if not _watched[self._client.id]:
                 del _watched[self._client.id], _asked[self._client.id]
-                # A client that has been closed hears nothing anyway.
+                # A closed client has no subscription.
                 with contextlib.suppress(Exception):
                     self._client.unsubscribe_topic(self._topic)
 
     @property
     def mark(self) -> dict[str, Any]:
-        """What workers have to know to send messages."""
+        """Annotation from which workers know where to report."""
         return {"topic": self._topic, "in_order": self._observer.in_order, "seconds": self._took is not None}
 
     def gather(self, futures: list[Any]) -> Any:
-        """Return the values of futures, and see to messages meanwhile."""
+        """Return the values of futures, and handle reports meanwhile."""
         outcome = _outcome(self._client.gather(futures, asynchronous=True))
         gathering = asyncio.run_coroutine_threadsafe(outcome, self._client.loop.asyncio_loop)
         gathering.add_done_callback(lambda _: self._inbox.put(None))
@@ -267,7 +267,7 @@ class ProgressReceiver:
         return values
 
     def _next(self) -> Any:
-        """Return the next message, None once there are values or nobody is left to bring them."""
+        """Return the next report, None once the values are there or the client is closed."""
         while True:
             try:
                 return self._inbox.get(timeout=_LIVENESS_S)
@@ -276,13 +276,13 @@ class ProgressReceiver:
                     return None
 
     def catch_up(self) -> None:
-        """See to all messages that have come."""
+        """Handle all queued reports."""
         with contextlib.suppress(queue.Empty):
             while message := self._inbox.get_nowait():
                 self._take(*message)
 
     def finish(self) -> None:
-        """Tell of all that is left: everything is computed."""
+        """Report all remaining chunks as computed."""
         self.catch_up()
         for chunk in range(len(self._graph)):
             self.end(chunk)
@@ -300,7 +300,7 @@ class ProgressReceiver:
             self.begin(chunks[place])
 
     def begin(self, chunk: int) -> None:
-        """Note that a chunk was handed out."""
+        """Report that a chunk was dispatched."""
         if not self._begun[chunk]:
             if self._observer.in_order:
                 for source in self._graph.inputs[chunk]:
@@ -309,7 +309,7 @@ class ProgressReceiver:
             self._observer.begun(self._graph, [chunk])
 
     def end(self, chunk: int, value: Any = None, worker: str = _SOMEWHERE) -> None:
-        """Note that a chunk has been computed, and with it all that it needs."""
+        """Report that a chunk was computed, after its inputs."""
         graph, ended = self._graph, self._ended
         waiting = [chunk]
         while waiting:
@@ -327,7 +327,7 @@ class ProgressReceiver:
 
 
 async def _outcome(gathering: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
-    """Return what comes of it: between loops and threads, some errors would lose what they have to say."""
+    """Return the result or the error: some errors lose their arguments between event loops and threads."""
     try:
         return await gathering, None
     except BaseException as error:

@@ -1,7 +1,7 @@
-"""Waits for a scheduler that is lost, and for its agents, so that a computation can be submitted again.
+"""Waits for a lost scheduler and its agents, so that a computation can be submitted again.
 
-A client of Dask's comes back by itself, if its scheduler is at the same address within
-``distributed.comm.timeouts.connect``. For all else there is another client, its successor.
+A client of Dask's reconnects by itself, if its scheduler returns at the same address within
+``distributed.comm.timeouts.connect``. In all other cases a new client takes its place, its successor.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from dask_mars.errors import FuturesLost, SchedulerLost
 
 logger = logging.getLogger(__name__)
 
-#: What Dask's client says of futures that were lost with their scheduler.
+#: distributed's reason for futures that were lost with their scheduler.
 _LOST = "scheduler-connection-lost"
-#: For those to whose computations that happens.
+#: Advice in the error of a computation that has lost its scheduler.
 HOW_TO_RECONNECT = (
     "dask_mars: a computation waits for a scheduler that comes back, and is submitted again, where "
     "dask-mars.cluster.reconnect-timeout says for how long; agents wait with dask-mars-worker --reconnect"
 )
-#: How long a client may take to see what one of its threads has seen.
+#: Time that a client may take to notice a broken connection after one of its threads has, in seconds.
 _NOTICE_S = 1.0
-#: How often is looked for the scheduler, how long it may take to answer, and how long to connect to it.
+#: Poll interval for the scheduler, and longest waits for its answer and for a connection, in seconds.
 _LOOK_S, _ANSWER_S, _CONNECT_S = 0.1, 5.0, 5.0
-#: How long the agents that were there before may take to come when the first of them has.
+#: Longest wait for the other known agents once the first has come, in seconds.
 _STRAGGLERS_S = 10.0
 
 _lock = threading.Lock()
-#: Clients in the place of those that have given their schedulers up.
+#: Clients and their successors.
 _successors: weakref.WeakKeyDictionary[Client, Client] = weakref.WeakKeyDictionary()
-#: Those of them that are in use.
+#: Successors in use.
 _ours: weakref.WeakSet[Client] = weakref.WeakSet()
 #: Clients whose clusters had agents.
 _had_agents: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
 def latest(client: Client) -> Client:
-    """Return a client, or the one that has taken its place."""
+    """Return a client, or its latest successor."""
     with _lock:
         while (successor := _successors.get(client)) is not None:
             client = successor
@@ -60,7 +60,7 @@ def latest(client: Client) -> Client:
 
 
 def cluster_behind(client: Client) -> tuple[Client, list[AgentInfo]]:
-    """Return a client, or the one in its place, and the agents of its cluster as far as that is there."""
+    """Return a client or its latest successor, and the agents of its cluster, none while the cluster is away."""
     client = latest(client)
     hosts: list[AgentInfo] = []
     try:
@@ -75,17 +75,13 @@ def cluster_behind(client: Client) -> tuple[Client, list[AgentInfo]]:
 
 
 def may_come_back(client: Client) -> bool:
-    """Say whether computations wait for the agents of a client that has none now.
-
-    Where they wait for schedulers that are lost, they do so for one that is away just now, and for agents of a
-    cluster that had some.
-    """
+    """Return whether computations wait for agents: the cluster had some, and `reconnect-timeout` is set."""
     is_open = client.status in ("running", "connecting")
     return is_open and client in _had_agents and config.reconnect_s() > 0
 
 
 def close_successors() -> None:
-    """Close the clients that have taken others' places."""
+    """Close all successors."""
     with _lock:
         found = list(_successors.values())
         _successors.clear()
@@ -94,9 +90,9 @@ def close_successors() -> None:
 
 
 def _close_if_ours(client: Client) -> None:
-    """Close a client that has taken another's place and has lost its scheduler: the next one takes its place.
+    """Close a successor that has lost its scheduler, so that the next one takes its place.
 
-    It would give up so soon that it were closed by itself, and then Dask leaves its event loop for ever.
+    If it gave up by itself later, Dask would never end its event loop.
     """
     with _lock:
         is_lost = client in _ours and client.status == "connecting"
@@ -107,37 +103,37 @@ def _close_if_ours(client: Client) -> None:
 
 
 class Connection:
-    """What a client is connected to, and whether it was without a break.
+    """A client's connection, and whether it has broken since.
 
     Parameters
     ----------
     client : Client
-        One that is connected.
+        A connected client.
 
     Attributes
     ----------
     address : str
-        Of the scheduler.
+        Address of the scheduler.
     """
 
     def __init__(self, client: Client) -> None:
         self.client = client
         self.address = str(client.scheduler.address)
-        #: Where the next scheduler says where it is.
+        #: File in which the next scheduler writes its address.
         self.file: str | None = client.scheduler_file
         self.is_current = _is_current(client)
         self._comm = client.scheduler_comm
 
     def was_lost(self, error: BaseException) -> bool:
-        """Say whether an error comes of the loss of the scheduler, rather than of what was computed."""
+        """Return whether an error comes from the loss of the scheduler rather than from the computation."""
         if is_of_lost_scheduler(error):
             return True
         if isinstance(error, OSError) and not self._is_broken() and not _answers(self.client):
-            # A thread may see it before the client does.
+            # A thread may notice the loss before the client does.
             deadline = time.monotonic() + _NOTICE_S
             while not self._is_broken() and time.monotonic() < deadline:
                 time.sleep(_LOOK_S)
-        # A client that has given up has no scheduler to ask.
+        # A client that has given up has no scheduler, and its methods fail with these errors.
         of_closed = self.client.status == "closed" and isinstance(error, (AttributeError, ClosedClientError))
         return (of_closed or isinstance(error, (OSError, CancelledError))) and self._is_broken()
 
@@ -145,7 +141,7 @@ class Connection:
         client, comm = self.client, self._comm
         if client.scheduler_comm is not comm:
             return True
-        # If its user has closed it, or its cluster has ended, it keeps what it had.
+        # A client that its user has closed, or whose cluster has ended, keeps its comm.
         return client.status == "connecting" or (
             client.status == "running" and (comm is None or comm.comm is None or comm.comm.closed())
         )
@@ -159,14 +155,14 @@ def _is_current(client: Client) -> bool:
 
 
 def is_of_lost_scheduler(error: BaseException) -> bool:
-    """Say whether Dask has cancelled a future because of the loss of the scheduler."""
+    """Return whether Dask has cancelled a future because of the loss of the scheduler."""
     if isinstance(error, FuturesCancelledError):
         return any(group.reason == _LOST for group in error.error_groups)
     return isinstance(error, FutureCancelledError) and error.reason == _LOST
 
 
 def _answers(client: Client) -> bool:
-    """Say whether the scheduler of a client answers."""
+    """Return whether the scheduler of a client answers."""
     try:
         client.sync(client.scheduler.identity, n_workers=0, callback_timeout=_ANSWER_S)
     except Exception:
@@ -175,12 +171,12 @@ def _answers(client: Client) -> bool:
 
 
 def refuse_lost(values: Iterable[Any], client: Client) -> None:
-    """Raise if there are futures among values that were lost with their scheduler.
+    """Raise if values contain futures that were lost with their scheduler.
 
     Raises
     ------
     FuturesLost
-        There are.
+        A future was lost.
     """
     for value in values:
         if not isinstance(value, Future):
@@ -200,7 +196,7 @@ def _was_lost(future: Future) -> bool:
 
 
 class _Waiting:
-    """What is known of a computation while it waits for a scheduler: a `Source`."""
+    """The progress of a computation that waits for a scheduler: a `Source`."""
 
     def __init__(self, before: Source | None, what: Callable[[], str]) -> None:
         self._before = before
@@ -213,30 +209,30 @@ class _Waiting:
         return True
 
     def counts(self) -> ChunkCounts:
-        """Count its chunks: what was computed is lost."""
+        """Count its chunks; none is computed any more."""
         total = 0 if self._before is None else self._before.counts().total
         return ChunkCounts(total, total)
 
     def layers(self, seconds: float | None = None) -> Sequence[LayerCounts]:
-        """Return what was known of its layers."""
+        """Return the last known state of its layers."""
         return () if self._before is None else self._before.layers(seconds)
 
     def edges(self) -> list[tuple[int, int]]:
-        """Return which layers read which, by their places in `layers`."""
+        """Return which layers read which, by their indices in `layers`."""
         return [] if self._before is None else self._before.edges()
 
     def blocks(self, layer: str) -> Blocks:
-        """Return the blocks of a layer as they were."""
+        """Return the last known blocks of a layer."""
         if self._before is None:
             raise KeyError(layer)
         return self._before.blocks(layer)
 
     def explain(self, key: object = None, patience_s: float | None = None) -> str:
-        """Say what it waits for, whatever the key."""
+        """Return what it waits for, for any key."""
         return self._what()
 
     def final(self, is_finished: bool) -> Source:
-        """Return what is to be remembered when it is over."""
+        """Return the progress at the end."""
         return self if self._before is None else self._before.final(is_finished)
 
 
@@ -247,13 +243,13 @@ class _Successor(Client):  # type: ignore[misc]
         try:
             super().__init__(*args, **kwargs)
         except BaseException:
-            # Dask leaves the thread and the event loop of one that could not connect; there may be many of them.
+            # Dask leaves the thread and the event loop of a client that could not connect; attempts may be many.
             self._loop_runner.stop()
             raise
 
 
 class _Attempt:
-    """An attempt to connect, in a thread: what is no scheduler may keep Dask beyond all time.
+    """An attempt to connect, in a thread: a server that is no scheduler may block Dask forever.
 
     Parameters
     ----------
@@ -283,7 +279,7 @@ class _Attempt:
         self.done.set()
 
     def abandon(self) -> None:
-        """Close the client that comes of it, if one does."""
+        """Close the client, now or once it is connected."""
         with self._lock:
             self._is_abandoned = True
             client, self.client = self.client, None
@@ -292,18 +288,18 @@ class _Attempt:
 
 
 class Reconnection:
-    """The wait for one scheduler that is lost.
+    """The wait for a lost scheduler.
 
     Parameters
     ----------
     connection : Connection
-        That is broken.
+        The broken connection.
     timeout_s : float
-        How long it may take.
+        Longest wait, in seconds.
     losses : int, optional
-        How often the computation has lost its scheduler.
+        Number of losses during this computation.
     agents : int, optional
-        How many there were.
+        Number of agents before the loss.
     """
 
     def __init__(self, connection: Connection, timeout_s: float, losses: int = 1, agents: int = 1) -> None:
@@ -323,19 +319,19 @@ class Reconnection:
         Parameters
         ----------
         record : Record
-            Of the computation, which may be cancelled meanwhile.
+            The computation, which the user may cancel meanwhile.
 
         Returns
         -------
         Client, list of AgentInfo
-            Connected to it, and its agents.
+            A connected client, and its agents.
 
         Raises
         ------
         SchedulerLost
-            None has come in time.
+            No scheduler has come in time.
         Cancelled
-            The computation was.
+            The user has cancelled the computation.
         """
         waiting = _Waiting(record.source, self._in_words)
         record.run(waiting, waiting.stop)
@@ -391,28 +387,28 @@ class Reconnection:
         return f"none came back {self._where} {within}"
 
     def _client(self) -> Client | None:
-        """Return a client that is connected, if there is one by now."""
+        """Return a connected client, if there is one by now."""
         client, address = latest(self._connection.client), self._address()
         _close_if_ours(client)
         if client.status in ("running", "connecting") and client.scheduler.address == address:
-            # It comes back by itself, or gives up and is closed.
+            # This client reconnects by itself, or gives up and closes.
             return client if client.status == "running" else None
         return self._succeed(client, address)
 
     def _address(self) -> str:
-        """Return where the scheduler is to be looked for."""
+        """Return the current address of the scheduler."""
         if self._connection.file is not None:
-            # It may be half written, or not there yet.
+            # The file may be incomplete or missing.
             with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
                 return str(json.loads(Path(self._connection.file).read_text(encoding="utf-8"))["address"])
         return self._connection.address
 
     def _succeed(self, client: Client, address: str) -> Client | None:
-        """Connect another client in the place of one."""
+        """Connect a successor of a client."""
         if self._attempt is None:
             security, is_current = self._connection.client.security, self._connection.is_current
             left_s = self._began_s + self._timeout_s - time.monotonic()
-            # It ends when the wait does.
+            # An attempt must not outlast the wait.
             connect_s = max(min(left_s, _CONNECT_S), _LOOK_S)
             self._attempt = _Attempt(
                 partial(_Successor, address, security=security, set_as_default=is_current, timeout=connect_s)
@@ -422,12 +418,12 @@ class Reconnection:
         attempt, self._attempt = self._attempt, None
         successor, error = attempt.client, attempt.error
         if successor is None:
-            # It may be there and refuse clients of this version, say.
+            # Another error than OSError: a scheduler refuses this client, for its version perhaps.
             self._refusal = None if isinstance(error, OSError) else error
             return None
         successor.scheduler_file = self._connection.file
         with _lock:
-            # Another computation that waits may have connected one a moment before: all go on with the same.
+            # Another waiting computation may have connected a successor just before: all use the same one.
             has_another = _successors.setdefault(client, successor) is not successor
             if not has_another:
                 _ours.add(successor)
@@ -440,7 +436,7 @@ class Reconnection:
         try:
             told = client.sync(client.scheduler.identity, n_workers=-1, callback_timeout=_ANSWER_S)
         except Exception:
-            # It is lost again, or not there yet.
+            # The scheduler is lost again, or not ready yet.
             self._is_back = False
             return []
         self._is_back = True

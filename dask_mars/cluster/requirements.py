@@ -1,6 +1,6 @@
 """Requirements of single chunks: cluster-wide locks, running once, files of a host, a Dask thread.
 
-Each of them is then in a subtask of its own, or with its kind alone: what holds for it must not hold for others.
+Such a chunk has a subtask of its own, or shares one with its kind: its constraints must not apply to others.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from dask_mars.optimize.effects import (
 
 @dataclass(slots=True)
 class Requirements:
-    """Of the chunks of a graph that demand something, what it is.
+    """The requirements of a graph's chunks.
 
     Attributes
     ----------
     locks : dict
-        Tokens of the locks that have to lock on all hosts.
+        Tokens of cluster-wide locks.
     once : set of int
-        Chunks that must not be begun twice.
+        Chunks that must not start twice.
     files : dict
-        Chunks that read or write files which are on one host only: the chunk that makes the directory.
+        Chunks that read or write files on one host: the chunk that creates the directory.
     threads : set of int
-        Chunks that need a worker of Dask's around them: a thread of it computes them, not a worker process.
+        Chunks that need a worker of Dask's around them, and so a thread of it.
     """
 
     locks: dict[int, frozenset[str]] = field(default_factory=dict)
@@ -41,11 +41,11 @@ class Requirements:
     threads: set[int] = field(default_factory=set)
 
     def chunks(self) -> set[int]:
-        """Return the chunks that demand anything."""
+        """Return the chunks with requirements."""
         return {*self.locks, *self.once, *self.files, *self.threads}
 
     def kinds(self) -> dict[int, Hashable]:
-        """Return of which kind chunks are that may share a subtask with their kind only."""
+        """Return the kinds of chunks, which share subtasks only with their kind."""
         found: dict[int, Hashable] = {}
         for chunk in self.chunks():
             alone = chunk if chunk in self.once or chunk in self.threads else None
@@ -53,7 +53,7 @@ class Requirements:
         return found
 
     def renumbered(self, new: Mapping[int, int] | Sequence[int]) -> Requirements:
-        """Return the same of chunks that have new numbers."""
+        """Return the requirements with new chunk numbers."""
         return Requirements(
             {new[chunk]: tokens for chunk, tokens in self.locks.items()},
             {new[chunk] for chunk in self.once},
@@ -63,7 +63,7 @@ class Requirements:
 
 
 def find_requirements(graph: ChunkGraph) -> Requirements:
-    """Return what the chunks of a graph demand."""
+    """Return the requirements of a graph's chunks."""
     requirements, with_effects = Requirements(), EffectScanner().with_effects
     parts = [callables_of(operand) for operand in graph.operands]
     of_dask = [need_distributed(values) for values in parts]
@@ -90,7 +90,7 @@ def find_requirements(graph: ChunkGraph) -> Requirements:
             requirements.locks[chunk] = locks
         if not inputs and (making[number] or makes_files(literals)):
             requirements.files[chunk] = chunk
-            # Made again, it would be empty, and others would take it for full.
+            # A second start would create an empty directory, which others would take for a full one.
             requirements.once.add(chunk)
         made = [source for source in inputs if requirements.files.get(source) == source]
         if made:
@@ -99,30 +99,30 @@ def find_requirements(graph: ChunkGraph) -> Requirements:
 
 
 class RequirementsFinder:
-    """Finds what the chunks of a graph demand once, where it is wanted before and after chunks are merged."""
+    """Finds the requirements of a graph once, although they are needed before and after chunks are merged."""
 
     def __init__(self) -> None:
         self._found: Requirements | None = None
-        #: Keys of the chunks that demand something: other than their numbers, they do not change.
+        #: Keys of the chunks with requirements; unlike numbers they do not change.
         self._keys: dict[int, Key] = {}
 
     def select_unmergeable(self, graph: ChunkGraph) -> Collection[int]:
-        """Return the chunks that demand something: they are not to be merged with others."""
+        """Return the chunks with requirements, which must not be merged with others."""
         self._found = find_requirements(graph)
         self._keys = {chunk: graph.keys[chunk] for chunk in self._found.chunks()}
         return self._keys
 
     def of(self, graph: ChunkGraph) -> Requirements:
-        """Return what chunks demand.
+        """Return the requirements of a graph's chunks.
 
         Parameters
         ----------
         graph : ChunkGraph
-            What merging has made of the graph that `select_unmergeable` was last asked about, if it was.
+            The merged form of the graph in the last call of `select_unmergeable`, if there was one.
         """
         if self._found is None:
             return find_requirements(graph)
-        # What demands nothing does so merged, too.
+        # Merged chunks without requirements have none either.
         return self._found.renumbered({chunk: graph.ids[key] for chunk, key in self._keys.items()})
 
 

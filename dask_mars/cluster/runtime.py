@@ -1,4 +1,4 @@
-"""What is known of a cluster in the user's process, in the words of `Runtime`."""
+"""A cluster in the user's process, with the interface of `Runtime`."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from dask_mars.runtime_state import RuntimeState
 if TYPE_CHECKING:
     from dask_mars.client.handles import Computation
 
-#: States in which an agent has a subtask.
+#: States of subtasks in an agent's hands.
 _IN_HAND = ("ready", "constrained", "executing", "long-running")
 
 
 class ClusterRuntime:
-    """The cluster that `dask_mars.get` computes on, to look at what it does; see `Runtime`.
+    """The cluster that `dask_mars.get` computes on, for observation; see `Runtime`.
 
     Parameters
     ----------
     client : Client
-        Connected to it.
+        A client connected to it.
     records : Records
-        Of the computations of this process.
+        The computations of this process.
 
     Attributes
     ----------
@@ -46,15 +46,14 @@ class ClusterRuntime:
         self.records = records
 
     def state(self) -> RuntimeState:
-        """Return the agents, and how much memory they use, as the scheduler has heard last.
+        """Return the agents and their memory, as last reported to the scheduler.
 
         Returns
         -------
         RuntimeState
-            A dict, whose entries are attributes as well; printed, and in notebooks, it is a table. ``workers``: of
-            each agent its ``address``, ``name``, the ``threads`` that compute subtasks, how many subtasks it has
-            in hand as ``in_hand``, and ``memory_bytes``. ``store``: ``stored_bytes`` and ``limit_bytes`` of all
-            together.
+            A dict, whose entries are attributes as well; printed, and in notebooks, it is a table. ``workers``:
+            for each agent its ``address``, ``name``, the ``threads`` that compute subtasks, its number of subtasks
+            ``in_hand``, and ``memory_bytes``. ``store``: total ``stored_bytes`` and ``limit_bytes``.
         """
         workers = []
         stored_bytes = limit_bytes = 0
@@ -74,7 +73,7 @@ class ClusterRuntime:
         return RuntimeState(workers=workers, store={"stored_bytes": stored_bytes, "limit_bytes": limit_bytes})
 
     def memory(self) -> MemoryAccount:
-        """Return what memory the agents use together, as far as the scheduler has heard of it."""
+        """Return the memory of all agents together, as last reported to the scheduler."""
         metrics = [told.get("metrics", {}) for told in self._agents().values()]
         return MemoryAccount(
             limit_bytes=sum([known.get(MEMORY_LIMIT, 0) for known in metrics]),
@@ -85,22 +84,22 @@ class ClusterRuntime:
         )
 
     def profile(self) -> Profile:
-        """Return how many chunks of each layer are computed, by the computation's id; agents tell no times."""
+        """Return the number of computed chunks by layer, for each computation's id; agents report no times."""
         return Profile(
             {record.id: profiles_of(record.layers()) for record in self.records if record.source is not None}
         )
 
     def computations(self) -> list[dict[str, Any]]:
-        """Return what is known of this process's computations, the newest first; see `Runtime.computations`."""
+        """Return this process's computations, the newest first; see `Runtime.computations`."""
         return [summary(record) for record in self.records]
 
     def cancel(self, computation: str | Computation) -> bool:
-        """Cancel a computation of this process, told by its id or its handle; False if it is over or unknown.
+        """Cancel a computation of this process, by id or handle; return False if it is over or unknown.
 
         Raises
         ------
         TypeError
-            It is none of these.
+            It is neither an id nor a handle.
         """
         id: Any = getattr(computation, "id", computation)
         if not isinstance(id, str):
@@ -111,19 +110,19 @@ class ClusterRuntime:
             return False
 
     def explain(self, key: Any = None) -> str:
-        """Say in words what this process's computations on the cluster wait for.
+        """Explain what this process's computations on the cluster wait for.
 
         Parameters
         ----------
         key : key, optional
-            A Dask key: why this one is not being computed.
+            A Dask key: explain why this one is not computed.
 
         Raises
         ------
         KeyError
-            No computation that runs has the key, as far as this process knows.
+            No running computation of this process has the key.
         TypeError
-            It cannot be a key: a list of keys, say.
+            It cannot be a key, as a list of keys.
         """
         running = [record for record in self.records if record.state == RUNNING]
         if key is not None:
@@ -140,16 +139,16 @@ class ClusterRuntime:
             f"{units.plural(worker['in_hand'], 'subtask')} in hand"
             for worker in self.state()["workers"]
         ]
-        nobody = "the cluster has no agents" if self._client.status == "running" else "the client is closed"
-        return Explanation("\n".join([*lines, *(agents or [nobody])]))
+        reason = "the cluster has no agents" if self._client.status == "running" else "the client is closed"
+        return Explanation("\n".join([*lines, *(agents or [reason])]))
 
     def serve(self, *args: Any, **options: Any) -> NoReturn:
-        """Say where a cluster is shown.
+        """Raise an error that names the cluster's own page.
 
         Raises
         ------
         NotImplementedError
-            Its own scheduler shows it.
+            The cluster's scheduler has the page.
         """
         link = str(self._client.dashboard_link or "").removesuffix("/status")
         raise NotImplementedError(

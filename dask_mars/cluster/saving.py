@@ -1,7 +1,7 @@
-"""Checkpoints of computations on a cluster: agents save what they compute, in a directory that all hosts share.
+"""Checkpoints of computations on a cluster: agents save chunks in a directory that all hosts share.
 
-The client restores, as on one machine, and sends along with each subtask what of it may be saved. Each agent
-decides by the policy, for the subtask alone: what others have computed for it counts as saved.
+The client restores, as on one machine, and tells each subtask which of its chunks may be saved. Each agent applies
+the policy to the subtask alone: its inputs count as saved.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from dask_mars.scheduler.events import CLIENT
 
 @dataclass(frozen=True, slots=True)
 class SaveOrder:
-    """What an agent is told of a subtask whose chunks are to be saved. Chunks are numbered as in the subtask.
+    """An agent's instructions for saving the chunks of a subtask, with their numbers in the subtask.
 
     Attributes
     ----------
     root : str
         The directory that the user has named.
     identity : str
-        Of the computation.
+        Name of the computation.
     share : float
-        Of the time, what saving may take.
+        Share of the time that saving may take.
     limit_bytes : int or None
-        How many bytes this host may write for the computation; None for any.
+        Limit for what this host writes for the computation; None for none.
     spare_bytes : int
-        What is to stay free on the disk.
+        Bytes that must stay free on the disk.
     trusts_targets : bool
         As in `CheckpointSettings`.
     exempt : frozenset of int
         Chunks that must not be saved.
     unrepeatable : frozenset of int
-        Chunks that must not be begun twice.
+        Chunks that must not start twice.
     saves, joined_bytes : dict
         As in a `ChunkGraph`.
     """
@@ -66,25 +66,25 @@ class SaveOrder:
 
 
 class ClusterSaving:
-    """Says of subtasks what is to be saved of them.
+    """Decides which chunks of subtasks to save.
 
     Parameters
     ----------
     session : Session
-        The computation's.
+        The session of the computation.
     hosts : int
-        How many there are, which share what may be written.
+        Number of hosts, which share the limit.
 
     Raises
     ------
     CheckpointFailed
-        The directory cannot be written to.
+        The directory is not writable.
     """
 
     def __init__(self, session: Session, hosts: int) -> None:
         settings = self._settings = session.settings
         try:
-            # Agents know of no sources, whose changes make what they save worthless.
+            # Agents do not know the sources, whose changes invalidate a checkpoint.
             session.note()
         except OSError as error:
             raise failed(settings.directory, error) from error
@@ -93,16 +93,15 @@ class ClusterSaving:
         if settings.limit_bytes is not None:
             left = max(settings.limit_bytes - session.used_bytes(), 0) // hosts
         self._limit_bytes = left
-        #: Of the chunks of the graph that was cut: their numbers in the session's, -1 for those that it has not.
+        #: Number of each chunk in the session's graph, -1 for chunks that are not in it.
         self._numbers: list[int] = []
-        #: Which of them have to do with the user's process.
+        #: Chunks that run in the user's process or depend on such chunks.
         self._tainted = bytearray()
 
     def cut(self, graph: ChunkGraph, subtasks: Sequence[Subtask]) -> None:
-        """Take note of how the graph has been cut.
+        """Record how the graph was cut.
 
-        What runs in the user's process may do something there, which goes with it, so that what comes after that
-        is not saved.
+        Side effects in the user's process end with it, so that chunks there and their dependents are not saved.
         """
         known = self._session.graph.ids
         self._numbers = [known.get(key, -1) for key in graph.keys]
@@ -117,14 +116,14 @@ class ClusterSaving:
                     tainted[chunk] = 1
 
     def order(self, graph: ChunkGraph, members: Sequence[int]) -> SaveOrder:
-        """Return what the agent of a subtask is told.
+        """Return the instructions for the agent of a subtask.
 
         Parameters
         ----------
         graph : ChunkGraph
-            As it was cut.
+            The graph that was cut.
         members : sequence of int
-            The chunks of the subtask, and those that it reads, in the order in which they are numbered there.
+            The chunks that the subtask reads or computes, in its own order.
         """
         settings, facts, numbers = self._settings, self._session.facts, self._numbers
         exempt, unrepeatable = set(), set()
@@ -153,9 +152,9 @@ class ClusterSaving:
 
 
 def saver_for(order: SaveOrder, graph: ChunkGraph) -> Saver | None:
-    """Return what saves chunks of a subtask in an agent, None if the directory is not to be found here."""
+    """Return a saver for a subtask in an agent, None if the directory does not exist here."""
     directory = ComputationDirectory(Path(order.root), order.identity)
-    # The client has made it.
+    # The client has created it.
     if not directory.path.is_dir():
         return None
     graph.saves, graph.joined_bytes = dict(order.saves), dict(order.joined_bytes)
@@ -178,12 +177,12 @@ def _costs(root: str) -> MeasuredCosts:
 
 
 def unshared_with(client: Client, hosts: Sequence[AgentInfo], directory: Path) -> list[str]:
-    """Return the names of the agents that do not see a directory of this process's.
+    """Return the names of the agents that do not see a directory of this process.
 
     Raises
     ------
     CheckpointFailed
-        It cannot be written to.
+        The directory is not writable.
     """
     token = directory / f".{secrets.token_hex(8)}.seen"
     try:
@@ -196,7 +195,7 @@ def unshared_with(client: Client, hosts: Sequence[AgentInfo], directory: Path) -
         seen = client.run(os.path.exists, str(token), workers=addresses, on_error="return")
     finally:
         token.unlink(missing_ok=True)
-    # One that is lost meanwhile sees nothing, and computes nothing either.
+    # A lost agent sees no directory, but computes nothing either.
     return [host.name for host in hosts if seen.get(host.address, True) is False]
 
 

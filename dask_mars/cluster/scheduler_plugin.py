@@ -1,7 +1,7 @@
 """The optional scheduler plugin: exact placement and priorities of subtasks.
 
-Without it Dask's scheduler treats what the client has planned as a wish, and gives subtasks of a host that is gone
-to whoever has least to do, workers included that are none of ours.
+Without it Dask's scheduler treats the client's plan as a preference, and gives subtasks of a lost host to the
+least busy worker, even one that is no agent.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ LEAVING = frozenset({Status.closing_gracefully, Status.closing, Status.closed, S
 
 
 class SubtaskAnnotation(NamedTuple):
-    """What the client says of a subtask, by way of its annotations.
+    """The client's annotation of a subtask.
 
     Attributes
     ----------
     computation : str
-        Which it is a part of.
+        The computation it is part of.
     subtask : int
-        Its number in that.
+        Its number in the computation.
     chunks : int
-        Chunks that it computes; 0 for a task that takes its result apart.
+        Number of chunks; 0 for a task that takes its result apart.
     priority : tuple of float
-        That of the user, negative, and its place in the graph's order: smaller comes first.
+        The user's priority, negated, and the place in the graph's order: smaller comes first.
     bound : bool
-        The client has said where it may run, and be it anywhere.
+        Whether the client has restricted its hosts, perhaps to all of them.
     """
 
     computation: str
@@ -56,28 +56,28 @@ class SubtaskAnnotation(NamedTuple):
 
 
 class AgentMemory(int):
-    """The memory of an agent, as Dask's pages show it.
+    """The memory of an agent as Dask's pages show it.
 
     Dask's scheduler fails tasks that read more than its worker's memory. An agent reads in place, and from disk.
     """
 
     def __lt__(self, other: object) -> bool:
-        """Answer that nothing is too large: Python asks this where a plain number is compared by ``>``."""
+        """Return False, for any size: Python calls this for ``>`` with a plain number on the left."""
         return False
 
 
 class Placement(SchedulerPlugin):  # type: ignore[misc]
-    """Sees to it that subtasks go where they are meant to go, and in which order.
+    """Places subtasks on their planned hosts, in their planned order.
 
-    A subtask begins at the host that the client has planned, as long as that is there; unless its inputs turn out
-    to be elsewhere, by their real sizes, or that host to be short of memory or long in work. When agents come and
-    go, the assigner divides what is left that reads nothing; any other goes to an agent that has its inputs. What
-    waits in an agent's queue may be stolen by another agent that has nothing to do, as Dask's scheduler decides.
+    A subtask starts on its planned host, unless that is gone, or the real sizes of its inputs, the host's memory
+    or its queue make another host better. When agents come and go, the assigner divides the remaining subtasks
+    without inputs; any other goes to an agent that has its inputs. Idle agents may steal queued subtasks, as
+    Dask's scheduler decides.
 
     Parameters
     ----------
     scheduler : Scheduler
-        Whose plugin it is.
+        The scheduler of the plugin.
     """
 
     name = "dask-mars-placement"
@@ -85,14 +85,14 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._plans: dict[Any, SubtaskAnnotation] = {}
-        #: Addresses of all agents. Subtasks in queues have this very set as that of their workers, which so comes
-        #: to hold agents that join later.
+        #: Addresses of all agents. Queued subtasks have this very set as worker restrictions, so that it includes
+        #: later agents.
         self._agents: set[str] = set()
-        #: By computation, the agents among which the assigner has divided what was left, and what it has said.
+        #: By computation, the agents at the last division, and the divided subtasks.
         self._assigned: dict[str, tuple[frozenset[str], dict[Any, str]]] = {}
-        #: How many subtasks of each computation there are.
+        #: Number of subtasks by computation.
         self._counts: defaultdict[str, int] = defaultdict(int)
-        #: Subtasks that finish callbacks were told of.
+        #: Subtasks whose end was reported to finish callbacks.
         self._told: set[Any] = set()
         for address in scheduler.workers:
             self.add_worker(scheduler, address)
@@ -100,7 +100,7 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
     # -- what Dask calls --------------------------------------------------------------------------------------
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
-        """Count a worker among the agents, if it is one, and give it a share of what has not begun."""
+        """Add a worker to the agents, if it is one, and give it a share of the waiting subtasks."""
         agent = scheduler.workers[worker]
         if MARK not in agent.extra:
             return
@@ -118,7 +118,7 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         self._resume()
 
     def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
-        """Find other places for what was to run on an agent that is gone."""
+        """Place the subtasks of a lost agent anew."""
         if worker not in self._agents:
             return
         self._agents.discard(worker)
@@ -130,9 +130,9 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
     def update_graph(
         self, scheduler: Scheduler, *, annotations: Mapping[str, Mapping[Any, Any]], **kwargs: Any
     ) -> None:
-        """Take note of new subtasks, before any of them is sent anywhere."""
+        """Add new subtasks, before Dask places them."""
         for key, facts in annotations.get(MARK, {}).items():
-            # A client of another version may say something else.
+            # A client of another version may send other facts.
             if not isinstance(facts, Mapping) or not facts.keys() >= set(SubtaskAnnotation._fields):
                 continue
             task = scheduler.tasks[key]
@@ -146,9 +146,9 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
                 self._place(task, plan)
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
-        """Let agents steal what is in the queue of another, and find places for what is to be computed now."""
+        """Allow stealing of queued subtasks, and place subtasks that are ready now."""
         if finish == "memory" and self._plans:
-            # What waited for it alone is given to a worker right after this.
+            # Dask places tasks that waited only for this one right after this call.
             for task in self._scheduler.tasks[key].dependents:
                 if not task.waiting_on and task.state == "waiting" and self._is_placed_by_us(task):
                     self._follow_inputs(task)
@@ -172,11 +172,11 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
                 self._place(task, plan)
             elif finish == "no-worker":
                 self._place(task, plan)
-                # Not in the middle of Dask's own transitions.
+                # Not within Dask's own transitions.
                 self._scheduler.loop.add_callback(self._resume)
 
     def _tell(self, key: Any) -> None:
-        """Tell finish callbacks of a subtask, once: it may be computed again because its results were lost."""
+        """Report the end of a subtask to finish callbacks once; lost results are computed again."""
         if key not in self._told:
             self._told.add(key)
             (worker, *_) = self._scheduler.tasks[key].who_has
@@ -185,33 +185,33 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
     # -- places -----------------------------------------------------------------------------------------------
 
     def _unbound(self) -> list[tuple[TaskState, SubtaskAnnotation]]:
-        """Return the subtasks whose places are ours to find."""
+        """Return the subtasks that this plugin places."""
         tasks = self._scheduler.tasks
         return [(tasks[key], plan) for key, plan in self._plans.items() if not plan.bound and key in tasks]
 
     def _there(self) -> list[str]:
         """Return the agents that take work."""
-        # One that is gone has left the scheduler's list before anybody is told.
+        # A lost agent leaves the scheduler's list before `remove_worker` is called.
         workers = self._scheduler.workers
         return [
             address for address in self._agents if address in workers and workers[address].status not in LEAVING
         ]
 
     def _is_planned(self, task: TaskState) -> bool:
-        """Say whether a subtask is to be computed for the first time, and by an agent that takes work."""
+        """Return whether a subtask has its planned host, and that host takes work."""
         planned = task.worker_restrictions
         return planned is not self._agents and bool(planned) and planned <= set(self._there())
 
     def _place(self, task: TaskState, plan: SubtaskAnnotation) -> None:
-        """Find a place for a subtask whose planned host is gone, or that is to be computed again."""
+        """Place a subtask whose planned host is gone, or that is computed again."""
         there = self._there()
         workers = self._scheduler.workers
         needed = task.resource_restrictions or {}
         if needed and not any(has_resources(workers[address].resources, needed.items()) for address in there):
-            # The user has said that others will do.
+            # The restriction is loose: other hosts may run it.
             task.resource_restrictions = {}
         if not there:
-            # Until somebody comes.
+            # Wait for an agent.
             return
         if task.dependencies:
             task.worker_restrictions = self._agents
@@ -223,7 +223,7 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         return plan is not None and not plan.bound and self._is_planned(task)
 
     def _follow_inputs(self, task: TaskState) -> None:
-        """Give a subtask whose inputs are all there to another host than the planned one if that is better."""
+        """Move a subtask whose inputs are all computed from its planned host to a better one."""
         (planned,) = task.worker_restrictions
         needed = (task.resource_restrictions or {}).items()
         workers = self._scheduler.workers
@@ -239,7 +239,7 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
             worker = workers[address]
             if not has_resources(worker.resources, needed):
                 continue
-            # What Dask takes for the limit counts the agent's disk.
+            # Dask's memory limit of an agent includes its disk.
             limit = worker.metrics.get(STORE_LIMIT)
             free = None if limit is None else max(limit - worker.metrics[STORED], 0)
             hosts[address] = HostState(held[address], worker.occupancy / max(worker.nthreads, 1), free)
@@ -259,9 +259,9 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
             task.worker_restrictions = {chosen}
 
     def _assignment(self, computation: str, key: Any = None) -> dict[Any, str]:
-        """Return where the assigner sends what a computation has left that waits for nothing.
+        """Return the assigner's hosts for a computation's remaining subtasks without inputs.
 
-        It is asked again when other agents are there, or when it has said nothing of a subtask.
+        The assigner runs again when the agents change, or for an unassigned subtask.
         """
         there = frozenset(self._there())
         agents, assigned = self._assigned.get(computation, (None, {}))
@@ -271,7 +271,7 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         return assigned
 
     def _assign(self, computation: str, agents: list[str]) -> dict[Any, str]:
-        """Divide what a computation has left among agents."""
+        """Divide a computation's remaining subtasks among agents."""
         workers = self._scheduler.workers
         numbers = {address: number for number, address in enumerate(agents)}
         tasks = self._in_order(computation)
@@ -286,7 +286,7 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
                 replicas[number] = held
             elif task.state == "processing" and task.processing_on.address in numbers:
                 address = task.processing_on.address
-                # Those of its queue that come first have begun, or are about to.
+                # The first of its queue have started, or are about to.
                 if task.dependencies or begun[address] < workers[address].nthreads:
                     in_hand[number] = numbers[address]
                 begun[address] += 1
@@ -297,7 +297,7 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         return {tasks[number].key: agents[host] for number, host in found.items()}
 
     def _in_order(self, computation: str) -> list[TaskState]:
-        """Return the subtasks of a computation, in the order of their priorities, each behind its inputs."""
+        """Return the subtasks of a computation by priority, each after its inputs."""
         tasks = self._scheduler.tasks
         members = [
             tasks[key] for key, plan in self._plans.items() if plan.computation == computation and key in tasks
@@ -318,7 +318,7 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         return found
 
     def _resume(self) -> None:
-        """Have Dask begin subtasks that it had found nobody for: it looks again only when a worker comes."""
+        """Start subtasks that Dask found no worker for; Dask retries only when a worker joins."""
         scheduler = self._scheduler
         found = [
             task.key for task in scheduler.unrunnable if task.key in self._plans and scheduler.valid_workers(task)
@@ -327,7 +327,7 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
             scheduler.transitions(dict.fromkeys(found, "processing"), stimulus_id=f"dask-mars-resume-{time()}")
 
     def _offer(self, task: TaskState, newcomer: str) -> None:
-        """Move a subtask to an agent that has just come, if it has not begun: the agent that has it is asked."""
+        """Try to move a subtask that has not started to a new agent: Dask's stealing asks the other one for it."""
         stealing = self._scheduler.extensions.get("stealing")
         present = task.processing_on
         if stealing is not None and not task.dependencies and present is not None:
@@ -335,7 +335,7 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
 
 
 def has_resources(resources: Mapping[str, float], needed: Iterable[tuple[str, float]]) -> bool:
-    """Say whether there is so much of each resource that is needed."""
+    """Return whether there is enough of each needed resource."""
     return all(resources.get(name, 0) >= amount for name, amount in needed)
 
 

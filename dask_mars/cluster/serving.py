@@ -1,7 +1,7 @@
-"""Runs the agent of a host until it ends, a signal comes, or its scheduler is gone.
+"""Runs the agent of a host until it ends, a signal arrives, or its scheduler is gone.
 
-A host that is to outlive its scheduler does not keep its agent, whose results belong to computations that are gone
-too: that ends with all of its processes, and another one starts when a scheduler has come back.
+An agent does not outlive its scheduler: its results belong to lost computations. It ends with all its processes,
+and with `--reconnect` a new one starts when a scheduler is back.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from dask_mars.cluster.marks import LEAVE_S
 
 logger = logging.getLogger("distributed.dask_mars")
 
-#: How long the processes of a host that leaves may take to end.
+#: Longest wait for the processes of a leaving host to end, in seconds.
 _CLOSE_S = 10.0
-#: How long one that is closed may take to see that.
+#: Longest wait for a closed server to finish, in seconds.
 _NOTICE_S = 1.0
-#: How often is looked whether an agent is still there.
+#: Poll interval for a leaving agent, in seconds.
 _LOOK_S = 0.05
-#: How long one attempt to reach a scheduler takes at most, and the pause after one that has failed.
+#: Longest attempt to reach a scheduler, and pause after a failed one, in seconds.
 _ATTEMPT_S, _PAUSE_S = 5.0, 0.2
-#: The pause after an agent could not register with a scheduler that was there.
+#: Pause after a failed registration with a reachable scheduler, in seconds.
 _REFUSED_PAUSE_S = 2.0
-#: Why workers of Dask close whose scheduler is not there any more, or has given them up and wants them no less.
+#: Reasons for closing of workers that lost their scheduler, and their descriptions in the log.
 _LOST = {
     "worker-handle-scheduler-connection-broken": "is gone",
     "scheduler-close": "has ended",
@@ -44,39 +44,39 @@ _LOST = {
 }
 
 
-#: What Dask raises where an address, an interface, a certificate, a file or a module is not what it takes.
+#: Exceptions of Dask for an invalid address, interface, certificate, file or module.
 _MISTAKES = (OSError, RuntimeError, ValueError, ImportError)
 
 
 class CannotStart(Exception):
-    """An agent could not start, as an option is none that works."""
+    """An agent could not start because an option is invalid."""
 
 
 class _Nanny(Nanny):  # type: ignore[misc]
-    """A nanny that knows why its agent has ended."""
+    """A nanny that keeps the reason for its agent's end."""
 
     end_reason = ""
 
     def close_gracefully(self, reason: str = "nanny-close-gracefully") -> None:
-        """Start no other agent when this one ends, as the agent itself says before it does."""
+        """Start no further agent after this one; the agent calls it before it ends."""
         self.end_reason = reason
         super().close_gracefully(reason)
 
     async def close(self, timeout: float = 5, reason: str = "nanny-close") -> Any:
-        """End, and the agent first."""
+        """Close the agent, then the nanny."""
         self.end_reason = self.end_reason or reason
         return await super().close(timeout, reason)
 
 
 class _Place:
-    """Where a scheduler is looked for.
+    """The location of a scheduler.
 
     Parameters
     ----------
     address : str or None
-        Of the scheduler.
+        Address of the scheduler.
     file : str or None
-        That has the address; of whatever scheduler has written it last.
+        File with the address; the latest scheduler has written it.
     security : mapping
         Options of `distributed.Security`.
     """
@@ -90,7 +90,7 @@ class _Place:
         return f"in {self._file}" if self._file else f"at {self._address}"
 
     async def answers(self, timeout_s: float) -> bool:
-        """Say whether a scheduler answers."""
+        """Return whether a scheduler answers."""
         try:
             if self._file:
                 address = json.loads(Path(self._file).read_text(encoding="utf-8"))["address"]
@@ -98,7 +98,7 @@ class _Place:
                 address = coerce_to_address(self._address)
             comm = await connect(address, timeout=timeout_s, **self._arguments)
         except (OSError, ValueError, LookupError, TypeError):
-            # A file may be half written, or that of one that is gone.
+            # The file may be incomplete, or its scheduler gone.
             return False
         await comm.close()
         return True
@@ -110,26 +110,26 @@ async def serve(nanny: bool, scheduler: str | None, options: dict[str, Any], rec
     Parameters
     ----------
     nanny : bool
-        Whether the agent is to have one.
+        Whether to start a nanny.
     scheduler : str or None
-        Its address.
+        Address of the scheduler.
     options : dict
-        As the nanny or the agent takes them.
+        Options of the nanny or the agent.
     reconnect_s : float, optional
-        How many seconds to wait each time that there is no scheduler. Default: none.
+        Longest wait for a scheduler, each time, in seconds. Default: none.
 
     Returns
     -------
     bool
-        Whether all went well.
+        Whether it ended without an error.
 
     Raises
     ------
     CannotStart
-        An option is none that works.
+        An option is invalid.
     """
     signalled = asyncio.create_task(wait_for_signals())
-    # Handlers are in place from here on.
+    # Let the task install its signal handlers.
     await asyncio.sleep(0)
     try:
         if not reconnect_s:
@@ -137,7 +137,7 @@ async def serve(nanny: bool, scheduler: str | None, options: dict[str, Any], rec
         place = _Place(scheduler, options.get("scheduler_file"), options.get("security") or {})
         return await _serve_each(nanny, scheduler, options, signalled, place, reconnect_s)
     except Exception as error:
-        # Dask says that it has failed to start, a nanny once more, and has the reason as the cause.
+        # Dask wraps the error in "failed to start", a nanny twice; the first cause has the reason.
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
@@ -156,7 +156,7 @@ async def _serve_each(
     place: _Place,
     reconnect_s: float,
 ) -> bool:
-    """Run one agent after the other, as long as there is a scheduler or one comes back in time."""
+    """Run agents one after the other, while there is a scheduler or one returns in time."""
     now = asyncio.get_running_loop().time
     has_served, deadline = False, now() + reconnect_s
     while await _wait_for_scheduler(place, signalled, deadline):
@@ -164,7 +164,7 @@ async def _serve_each(
         try:
             reason = await _serve_once(nanny, scheduler, options, signalled)
         except Exception as error:
-            # What has never worked may be no fault of the scheduler's.
+            # The first agent's error may be a mistake in the options.
             if not has_served and not _is_lost_connection(error):
                 raise
             reason, has_worked = None, False
@@ -188,12 +188,12 @@ async def _serve_each(
 
 
 async def _wait_for_scheduler(place: _Place, signalled: asyncio.Task[int], deadline: float) -> bool:
-    """Wait until a scheduler answers; False if a signal, or the end of the time, comes first."""
+    """Wait until a scheduler answers; return False after a signal or the deadline."""
     now = asyncio.get_running_loop().time
     while not signalled.done() and (left_s := deadline - now()) > 0:
         attempt_s = min(left_s, _ATTEMPT_S)
         answered = asyncio.create_task(place.answers(attempt_s))
-        # What is no scheduler may keep Dask beyond the time that it is given.
+        # A server that is no scheduler may block Dask beyond the timeout.
         await asyncio.wait(
             {signalled, answered}, timeout=attempt_s + _PAUSE_S, return_when=asyncio.FIRST_COMPLETED
         )
@@ -207,7 +207,7 @@ async def _wait_for_scheduler(place: _Place, signalled: asyncio.Task[int], deadl
 
 
 def _is_lost_connection(error: BaseException | None) -> bool:
-    """Say whether an error comes of a connection that there was not, or was no longer."""
+    """Return whether an error comes from a failed or broken connection."""
     while error is not None:
         if isinstance(error, OSError):
             return True
@@ -218,7 +218,7 @@ def _is_lost_connection(error: BaseException | None) -> bool:
 async def _serve_once(
     nanny: bool, scheduler: str | None, options: dict[str, Any], signalled: asyncio.Task[int]
 ) -> str | None:
-    """Run an agent, or its nanny, until it ends or a signal comes; return why it ended, None if it never began."""
+    """Run an agent, or its nanny, until it ends or a signal arrives; return the reason, None if it never began."""
     server: Any = (_Nanny if nanny else start_agent)(scheduler, **options)
     leaving = asyncio.Event()
     ended = asyncio.create_task(_wait_for(server, leaving))
@@ -237,7 +237,7 @@ async def _serve_once(
     else:
         await server.leave(reason)
     await server.close(timeout=_CLOSE_S, reason=reason)
-    # One that is still looking for its scheduler does not see that it is closed.
+    # A server that still connects to its scheduler does not notice that it is closed.
     await asyncio.wait({ended}, timeout=_NOTICE_S)
     ended.cancel()
     with contextlib.suppress(Exception, asyncio.CancelledError):
@@ -246,13 +246,13 @@ async def _serve_once(
 
 
 async def _leave(nanny: Nanny, ended: asyncio.Task[None], reason: str) -> None:
-    """Have a nanny's agent hand on what it has, and end."""
+    """Let a nanny's agent move its results to others, and end."""
     if nanny.pid is None:
         return
     if nanny.status is Status.running:
-        # From here on it does not start another one.
+        # From here on the nanny does not restart the agent.
         nanny.close_gracefully(reason)
-    # One that has not registered with its scheduler yet has nothing to hand on, and the signal ends it.
+    # An agent that has not registered yet has no results, and the signal ends it.
     with contextlib.suppress(ProcessLookupError):
         os.kill(nanny.pid, signal.SIGTERM)
     deadline = asyncio.get_running_loop().time() + LEAVE_S + _CLOSE_S
@@ -261,10 +261,10 @@ async def _leave(nanny: Nanny, ended: asyncio.Task[None], reason: str) -> None:
 
 
 async def _wait_for(server: Any, leaving: asyncio.Event) -> None:
-    """Wait until an agent, or its nanny, has begun and ended."""
+    """Wait until an agent, or its nanny, has started and ended."""
     await server
     if leaving.is_set() and isinstance(server, Nanny) and server.status is Status.running:
-        # The agent has begun, and computed something perhaps, before its nanny knew of it.
+        # The agent has started, and perhaps computed something, before its nanny knew.
         server.close_gracefully()
     await server.finished()
 

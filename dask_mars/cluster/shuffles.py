@@ -1,6 +1,6 @@
-"""Dask's shuffles between workers ("p2p"): their tasks run in threads of the agents, as on any worker of Dask's.
+"""Dask's own shuffles ("p2p"): their tasks run in threads of the agents, as on any worker of Dask's.
 
-Dask's scheduler finds a shuffle by the key of its barrier, and has to know that task for what it is.
+Dask's scheduler finds a shuffle by the key of its barrier, whose task must keep its class.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Shuffles:
     Attributes
     ----------
     barriers : dict
-        What each barrier's task tells Dask's scheduler, by the barrier's chunk.
+        The specification in each barrier's task, by the barrier's chunk.
     barriers_of : dict
-        Of each chunk that gives data to shuffles, the barriers that wait for it.
+        For each chunk that sends data to shuffles, the barriers that wait for it.
     outputs : dict
-        Of each barrier, the chunks that get their data from its shuffle, in the order of the graph.
+        For each barrier, the chunks with its shuffle's results, in the order of the graph.
     """
 
     barriers: dict[int, Any] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Shuffles:
     outputs: dict[int, list[int]] = field(default_factory=dict)
 
     def members(self) -> set[int]:
-        """Return the barriers, and all chunks before and behind them that Dask has to see as they are."""
+        """Return the barriers, and the chunks before and after them, which Dask must see unchanged."""
         return {
             *self.barriers,
             *self.barriers_of,
@@ -42,7 +42,7 @@ class Shuffles:
         }
 
     def host_numbers(self, count: int) -> dict[int, int]:
-        """Return the number of a host for each output, as Dask deals them out."""
+        """Return the host number of each output, as Dask distributes them."""
         return {
             chunk: count * place // len(chunks)
             for chunks in self.outputs.values()
@@ -51,16 +51,16 @@ class Shuffles:
 
 
 def find_shuffles(graph: ChunkGraph, chunks: Collection[int], name: str) -> Shuffles:
-    """Find the shuffles of a graph, and give them ids of their own: a computation is not to meddle with another.
+    """Find the shuffles of a graph, and give them ids of this computation, so that computations do not mix.
 
     Parameters
     ----------
     graph : ChunkGraph
-        Its literals are changed.
+        The graph; its literals are changed.
     chunks : collection of int
-        Those that need a worker of Dask's.
+        The chunks that need a worker of Dask's.
     name : str
-        Of the computation, a part of the ids.
+        Name of the computation, a part of the ids.
     """
     shuffles = Shuffles()
     ids: dict[str, str] = {}
@@ -83,14 +83,14 @@ def find_shuffles(graph: ChunkGraph, chunks: Collection[int], name: str) -> Shuf
 
 def _renamed(literal: Any, ids: dict[str, str]) -> Any:
     if isinstance(literal, P2PBarrierTask):
-        # What the scheduler has to know is told by the task around it.
+        # The task around it is the barrier for the scheduler.
         arguments = [_renamed(argument, ids) for argument in literal.args]
         return Task(literal.key, literal.func, *arguments, **literal.kwargs)
     return ids.get(literal, literal) if type(literal) is str else literal
 
 
 def barrier_task(spec: Any, function: Any, *arguments: Any) -> P2PBarrierTask:
-    """Return a task for Dask that is the barrier of a shuffle."""
+    """Return a barrier task of a shuffle for Dask."""
     return P2PBarrierTask(barrier_key(spec.id), function, *arguments, spec=spec)
 
 

@@ -1,4 +1,4 @@
-"""How far a computation on a cluster is, as far as the user's process hears of it."""
+"""Progress of a computation on a cluster, as the agents report it to the user's process."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from dask_mars.graph.chunks import ChunkGraph
 
 
 class ClusterSource:
-    """How far a computation on a cluster is; as an observer it is told by the agents.
+    """Progress of a computation on a cluster; an observer of the agents' reports.
 
     Parameters
     ----------
     client : Client
-        Connected to the cluster.
+        A client connected to the cluster.
     graph : ChunkGraph
-        What is computed.
+        The graph that is computed.
     observer : Observer, optional
-        Who wants to be told too.
+        Also receives the reports.
     """
 
     values_wanted = False
@@ -41,40 +41,40 @@ class ClusterSource:
         self._lock = threading.Lock()
         self._running: set[int] = set()
         self._finished = 0
-        #: 0 for those that are computed and of which no agent has told how long that took.
+        #: Duration of each chunk; 0 for computed ones without a report.
         self._durations_s = array("f", [-1.0]) * len(graph)
         self._took_s: dict[int, float] = {}
 
-    # -- what it is told ----------------------------------------------------------------------------------------
+    # -- reports --------------------------------------------------------------------------------------------------
 
     @property
     def wants_tasks(self) -> bool:
-        """Whether it wants to be told of anything at all."""
+        """Return True: it wants all reports."""
         return True
 
     @property
     def in_order(self) -> bool:
-        """Whether somebody is to be told of a chunk only once its inputs are there."""
+        """Return whether the observer must not see a chunk before its inputs are computed."""
         return self._observer is not None and self._observer.in_order
 
     def begun(self, graph: ChunkGraph, chunks: Sequence[int]) -> None:
-        """Note that chunks were handed out."""
+        """Report that chunks were dispatched."""
         with self._lock:
             self._running.update([chunk for chunk in chunks if self._durations_s[chunk] < 0])
         if self._observer is not None:
             self._observer.begun(graph, chunks)
 
     def took(self, chunk: int, seconds: float) -> None:
-        """Note how long a chunk took, before it is noted that it has been computed."""
+        """Report the duration of a chunk, before its end is reported."""
         with self._lock:
             if self._durations_s[chunk] < 0:
                 self._took_s[chunk] = seconds
             elif not self._durations_s[chunk]:
-                # What it is for was heard of before.
+                # The chunk's end was reported first.
                 self._durations_s[chunk] = seconds
 
     def ended(self, graph: ChunkGraph, chunks: Sequence[int], values: Mapping[int, Any], worker: Any) -> None:
-        """Note that chunks have been computed."""
+        """Report that chunks were computed."""
         with self._lock:
             self._running.difference_update(chunks)
             for chunk in chunks:
@@ -84,7 +84,7 @@ class ClusterSource:
         if self._observer is not None:
             self._observer.ended(graph, chunks, values, worker)
 
-    # -- what it tells ------------------------------------------------------------------------------------------
+    # -- progress -------------------------------------------------------------------------------------------------
 
     def counts(self) -> ChunkCounts:
         """Count its chunks."""
@@ -93,12 +93,12 @@ class ClusterSource:
         return ChunkCounts(self._total, self._total - running - finished, running, finished)
 
     def layers(self, seconds: float | None = None) -> Sequence[LayerCounts]:
-        """Count the chunks of each layer, as far as they can be looked at in some time."""
+        """Count the chunks of each layer, as far as they can be indexed within a time limit."""
         self._index.look(seconds)
         return self._index.count(self._durations_s, self._no_bytes(), self._active())
 
     def edges(self) -> list[tuple[int, int]]:
-        """Return which layers read which, by their places in `layers`."""
+        """Return which layers read which, by their indices in `layers`."""
         return edges_of(self._index, self._graph.inputs)
 
     def blocks(self, layer: str) -> Blocks:
@@ -106,7 +106,7 @@ class ClusterSource:
         return blocks_of(self._index, layer, self._durations_s, self._active())
 
     def explain(self, key: object = None, patience_s: float | None = None) -> str:
-        """Say what it waits for, or why a key of it is not being computed."""
+        """Return what it waits for, or why a key is not computed."""
         where = f"the cluster at {self._client.scheduler.address}"
         if key is None:
             counts = self.counts()
@@ -128,10 +128,10 @@ class ClusterSource:
         return f"{key!r} waits for an agent of {where}"
 
     def final(self, is_finished: bool) -> FinalSource:
-        """Return what is to be remembered when it is over."""
+        """Return the progress at the end, without the graph."""
         durations_s = self._durations_s
         if is_finished:
-            # Also what nobody was told of.
+            # Some chunks were never reported.
             known = zip(self._durations_s, self._graph.operand_of, strict=True)
             durations_s = array("f", [max(took_s, 0.0) if operand >= 0 else -1.0 for took_s, operand in known])
         return FinalSource(Last(self._total, self._index, durations_s, self._no_bytes(), (), self._graph.inputs))

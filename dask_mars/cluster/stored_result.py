@@ -1,7 +1,7 @@
-"""Results of subtasks, as Dask's workers hold them: they stay in the store of the agent that computed them.
+"""Results of subtasks as Dask's workers hold them; the values stay in the store of their agent.
 
-On its way to anybody else a result is what Dask makes of plain values, so that clients and workers that know
-nothing of us can read it. Its frames are views of the shared memory itself.
+A result is sent in Dask's format for plain values, so that clients and workers without dask_mars can read it. Its
+frames are views of the shared memory itself.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from dask_mars.store.store import Store
 
 
 class StoredResult(Serialized):  # type: ignore[misc]
-    """Values, some of which are in an engine's store; in the eyes of everybody else a list of them.
+    """Values, some of which are in an engine's store; outside the agent a plain list.
 
     Parameters
     ----------
     items : sequence
-        Kept chunks, others of this class, and plain values.
+        Persisted chunks, others of this class, and plain values.
     bare : bool, optional
-        It stands for its only item, and not for a list.
+        Whether it stands for its only item instead of a list.
 
     Attributes
     ----------
@@ -38,25 +38,25 @@ class StoredResult(Serialized):  # type: ignore[misc]
     """
 
     def __init__(self, items: Sequence[Any], bare: bool = False) -> None:
-        # That of the base class would want what is only made once somebody asks for it.
+        # The base constructor requires header and frames, which are created on demand.
         self.items = tuple(items)
         self._bare = bare
         self._opened = threading.local()
 
     @property
     def header(self) -> dict[str, Any]:
-        """What says how to read the frames; whoever asks asks for these next."""
+        """The description of the frames; a caller reads `frames` next."""
         header, self._opened.frames = self.serialized()
         return header
 
     @property
     def frames(self) -> list[Any]:
-        """The bytes of the values, where they are."""
+        """The bytes of the values, in place."""
         frames: list[Any] | None = self._opened.__dict__.pop("frames", None)
         return self.serialized()[1] if frames is None else frames
 
     def serialized(self) -> tuple[dict[str, Any], list[Any]]:
-        """Return what Dask would make of the plain values."""
+        """Return what Dask's serialization of the plain values returns."""
         if self._bare:
             return _serialized(self.items[0])
         found: tuple[dict[str, Any], list[Any]] = serialize(
@@ -65,30 +65,30 @@ class StoredResult(Serialized):  # type: ignore[misc]
         return found
 
     def value(self) -> Any:
-        """Return the plain values: copies, which may be written to."""
+        """Return the plain values as writable copies."""
         values = [plain(item) for item in self.items]
         return values[0] if self._bare else values
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the values, roughly."""
+        """Approximate size of the values, in bytes."""
         return sum([item.nbytes if type(item) is PersistedChunk else sizeof(item) for item in self.items])
 
     @property
     def on_disk_bytes(self) -> int:
-        """Bytes of those values that are on disk at the moment, roughly: reading them takes as much memory."""
+        """Approximate bytes of the values on disk, which reading them will need in memory."""
         return sum([_on_disk_bytes(item) for item in self.items])
 
     def __getitem__(self, number: int) -> Any:
-        # What a task returns has to be one of these.
+        # A task must return an instance of this class.
         item = self.items[number]
         return StoredResult([item], bare=True) if type(item) is PersistedChunk else item
 
     def item(self, number: int | None) -> Any:
-        """Return an item as it is, or, given None, what it stands for if that is not a list."""
+        """Return an item; given None, the only item of a bare result, else this result."""
         return self.items[number or 0] if self._bare or number is not None else self
 
-    # Two of the base class that would read all values.
+    # Override two methods of the base class that would read all values.
     def __eq__(self, other: object) -> bool:
         return self is other
 
@@ -109,7 +109,7 @@ def item_of(value: Any, number: int | None) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return what a result stands for, any other value as it is."""
+    """Return the value of a result; other values unchanged."""
     return value.value() if isinstance(value, StoredResult) else resolved(value_of(value))
 
 
@@ -145,7 +145,7 @@ def _serialized(item: Any) -> tuple[dict[str, Any], list[Any]]:
 
 
 def _frames_of(store: Store, ref: ObjectRef, owners: list[Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Serialise a value; whoever gets it may write to it, though it lies in shared memory here."""
+    """Serialize a value; the receiver may write to its copy, although it is in shared memory here."""
     header: dict[str, Any]
     if is_pickled(ref):
         # It is pickled already.
@@ -162,7 +162,7 @@ def _frames_of(store: Store, ref: ObjectRef, owners: list[Any]) -> tuple[dict[st
 
 
 class _AcquiredObject:
-    """A borrowed chunk, and how many are still to say that they need it no more."""
+    """A borrowed chunk, and the number of frames that still refer to it."""
 
     __slots__ = ("left", "persisted", "ref")
 
@@ -172,13 +172,13 @@ class _AcquiredObject:
         self.left = left
 
 
-#: Filled where memory is let go of, which may be in the middle of anything: no more than this may happen there.
+#: Chunks with dropped frames. Finalizers may run at any point, and so do no more than append here.
 _dropped_frames: deque[_AcquiredObject] = deque()
 _lock = threading.Lock()
 
 
 def release_unread() -> None:
-    """Let go of chunks whose frames nobody reads any more. To be called from time to time."""
+    """Release chunks without remaining frames. An agent calls it periodically."""
     while _dropped_frames:
         with _lock:
             try:

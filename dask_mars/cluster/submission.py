@@ -1,7 +1,7 @@
-"""The client's side of a computation on several machines: cut it into subtasks, hand them to Dask, gather.
+"""The client's side of a computation on several machines: cut it into subtasks, submit them to Dask, gather.
 
-What must run in the user's process runs there in threads. Each time that a subtask of it has ended, all that waits
-for nothing more goes to Dask in one batch.
+Chunks for the user's process run there in threads. After each of them, all subtasks that wait for no other go to
+Dask in one batch.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from dask_mars.scheduler.events import CLIENT
 if TYPE_CHECKING:
     from dask_mars.cluster.saving import ClusterSaving
 
-#: Beyond this results of a subtask travel apart: those that another host is to read, and those that travel only if
-#: another takes over what reads them.
+#: Size limits of result groups, in bytes: for groups that other hosts read, and for groups that travel only if
+#: another host takes over their readers.
 _GROUP_BYTES = 1 << 25
 _STAYING_GROUP_BYTES = 1 << 27
 
@@ -72,27 +72,27 @@ def run_on_cluster(
     Parameters
     ----------
     client : Client
-        Connected to the cluster.
+        A client connected to the cluster.
     graph : ChunkGraph
         What to compute.
     hosts : sequence of AgentInfo
         Its agents.
     requirements : Requirements
-        Of the graph's chunks.
+        Requirements of the graph's chunks.
     retries : int, optional
-        How often a task that raises is tried again.
+        Retries of a failed task.
     persist : bool, optional
-        Leave outputs on the cluster, and return futures of those that are there, without waiting for them.
+        Leave outputs on the cluster, and return their futures without waiting.
     observer : Observer, optional
-        Told what becomes of chunks; not together with `persist`.
+        Receives the progress of chunks; not together with `persist`.
     record : Record, optional
-        What others know of it, and by which they may cancel it.
+        The record of the computation, which can cancel it.
     effects : SideEffects, optional
-        Told what may not be begun again if this fails.
+        Records tasks that must not start again after a failure.
     saving : ClusterSaving, optional
-        Says what agents are to save.
+        Decides what agents save.
     num_workers : int, optional
-        How many tasks run at a time in this process.
+        Most concurrent tasks in this process.
 
     Returns
     -------
@@ -102,13 +102,13 @@ def run_on_cluster(
     Raises
     ------
     NoHostAllowed
-        The user wants a chunk to be computed where there is nobody.
+        The user restricts a chunk to hosts that do not exist.
     Exception
-        Whatever a task raises.
+        Any exception of a task.
     """
     retries = int(config.get("retries") if retries is None else retries)
     name = uuid.uuid4().hex
-    # Four bytes tell computations apart for those who read ids; keys have the whole name besides.
+    # Ids have room for four bytes, enough for readers of logs; keys have the whole name.
     number = int(name[:8], 16) % GRAPH_LIMIT
     fixed = graph.restrictions.keys() | graph.in_client | graph.chunks_for_client()
     given_outputs = graph.outputs
@@ -116,7 +116,7 @@ def run_on_cluster(
     graph, selections, new = with_selections(graph, [host.slots for host in hosts], fixed)
     requirements = requirements.renumbered(new)
     if requirements.threads:
-        # Whoever submits it again has it as it was.
+        # A repeated submission needs the original literals.
         graph = copy.copy(graph)
         graph.literals = list(graph.literals)
     shuffles = find_shuffles(graph, requirements.threads, name)
@@ -148,12 +148,12 @@ def run_on_cluster(
 
 @dataclass(slots=True)
 class SideEffects:
-    """What a computation may have done that it must not do again.
+    """Side effects of a computation that must not happen twice.
 
     Attributes
     ----------
     sent, begun_here : list of str
-        Tasks that append and may have begun on the cluster, and those that have in this process, for people.
+        Keys of appending tasks that may have started on the cluster, and that have started in this process.
     """
 
     sent: list[str] = field(default_factory=list)
@@ -161,14 +161,14 @@ class SideEffects:
 
 
 class _Submission:
-    """One computation on its way. Making it packs subtasks, and sends nothing.
+    """One submission of a computation. Its constructor packs subtasks, and sends nothing.
 
     Parameters
     ----------
     computation : ClusterComputation
-        What is computed.
+        The computation.
     packer : Packer
-        Of its graph.
+        Packs subtasks of its graph.
     found : Cut
         The subtasks that the graph is cut into.
     persist, observer, record, effects, saving
@@ -177,7 +177,7 @@ class _Submission:
     Raises
     ------
     Unsendable
-        Some chunks have to run in this process besides those that the graph was cut for.
+        Further chunks have to run in this process.
     """
 
     def __init__(
@@ -212,31 +212,31 @@ class _Submission:
         self._source = ClusterSource(client, graph, observer)
         took = None
         if record.is_submitted and not persist:
-            # Somebody holds it to see how far it is.
+            # The user holds a handle, and may request the progress.
             observer, took = self._source, self._source.took
         if observer is not None and observer.wants_tasks:
             self._progress = ProgressReceiver(client, self._name, graph, self._subtasks, observer, took)
         self._local_tasks = LocalTasks(computation, self._progress, effects.begun_here)
-        #: Which subtasks read a chunk.
+        #: Subtasks that read each chunk.
         self._readers: dict[int, list[int]] = defaultdict(list)
         for number, subtask in enumerate(self._subtasks):
             for chunk in subtask.inputs:
                 self._readers[chunk].append(number)
-        #: Keys of the tasks that compute subtasks; others take their results apart.
+        #: Keys of the tasks that compute subtasks; other tasks take their results apart.
         self._own_keys: dict[int, DaskKey] = {}
-        #: Of requested chunks that are to stay on the cluster: key of the task that stands for it alone.
+        #: Key of the task for each requested chunk that stays on the cluster.
         self._persisted_keys: dict[int, DaskKey] = {}
-        #: Requested chunks that are on the cluster already, or on their way: the user has persisted them before.
+        #: Requested chunks that the user has persisted before.
         self._persisted_before: dict[int, Future] = {}
         if persist:
             named = {chunk: client.futures.get(graph.keys[chunk]) for chunk in graph.outputs}
             good = [chunk for chunk, state in named.items() if state and state.status in ("pending", "finished")]
             self._persisted_before = {chunk: Future(graph.keys[chunk], client) for chunk in good}
-        #: Numbers of subtasks that nobody has been told of.
+        #: Numbers of subtasks that were not submitted.
         self._waiting = list(range(len(self._subtasks)))
-        #: Names of subtasks that may be begun once.
+        #: Names of subtasks that must start only once.
         self._once: list[str] = []
-        #: How many of them the scheduler has been told of.
+        #: Number of those names that are registered with the scheduler.
         self._allowed = 0
         self._batch = self._next_batch()
 
@@ -248,7 +248,7 @@ class _Submission:
             self._record.run(self._source, self._stop)
             while True:
                 self._send()
-                # Whoever has cancelled it just now may have seen only what was sent before.
+                # A cancellation during `_send` may have missed the new tasks.
                 self._record.checkpoint()
                 self._begin_local()
                 if not self._local_tasks.is_busy:
@@ -257,7 +257,7 @@ class _Submission:
                     self._batch = self._next_batch()
             return self._futures_of_outputs() if self._persist else self._values()
         except BaseException:
-            # A client that has been closed meanwhile has nothing to say to what comes first.
+            # A client that was closed meanwhile raises; the first error counts.
             with contextlib.suppress(Exception):
                 self._client.cancel(list(self._local_tasks.futures.values()))
             raise
@@ -270,7 +270,7 @@ class _Submission:
             unregister_once(self._client, self._once)
 
     def _begin_local(self) -> None:
-        """Begin all that is to be computed in this process and waits for nothing that was not begun."""
+        """Start all subtasks of this process whose inputs are computed or in progress."""
         still = []
         for number in self._waiting:
             subtask = self._subtasks[number]
@@ -279,14 +279,14 @@ class _Submission:
             else:
                 still.append(number)
         if still and not self._local_tasks.is_busy:
-            # What could not be sent.
+            # A subtask that could not be pickled for the cluster.
             self._local_tasks.begin(self._subtasks[still.pop(0)])
         self._waiting = still
 
     def _stop(self) -> bool:
-        """Have Dask drop what it was sent, in any thread; who waits for it hears of that."""
+        """Cancel the tasks at Dask, from any thread; waiting threads see their futures cancelled."""
         futures = list(self._local_tasks.futures.copy().values())
-        # Whoever asks for it need not wait: the scheduler may be silent.
+        # No wait: the scheduler may be unreachable.
         self._client.loop.add_callback(partial(self._client.cancel, futures, asynchronous=True))
         return True
 
@@ -299,10 +299,10 @@ class _Submission:
         return self._local_tasks.values_of(outputs)
 
     def _futures_of_outputs(self) -> dict[int, Any]:
-        """Return the future of each output, or its value if that is here."""
+        """Return the future of each output, or its value if it is in this process."""
         local_tasks = self._local_tasks
         if self._once:
-            # What may be begun once must have ended before that is forgotten.
+            # `unregister_once` follows: tasks that must start only once have to end before.
             local_tasks.wait([local_tasks.futures[key] for key in self._persisted_keys.values()])
         found = {}
         for chunk in self._graph.outputs:
@@ -319,7 +319,7 @@ class _Submission:
     # -- subtasks for the cluster -----------------------------------------------------------------------------
 
     def _next_batch(self) -> dict[DaskKey, tuple[Task, int]]:
-        """Make Dask's tasks of all subtasks that wait for nothing in this process, each with its number."""
+        """Return Dask's tasks of all subtasks that wait for nothing in this process, each with its number."""
         first = len(self._waiting) == len(self._subtasks)
         batch: dict[DaskKey, tuple[Task, int]] = {}
         still = []
@@ -338,13 +338,13 @@ class _Submission:
             except Unsendable:
                 if first or not self._requirements.files.keys().isdisjoint(subtask.chunks):
                     raise
-                # It is too late to cut in another way: it comes to run here.
+                # Another cut is no longer possible: the subtask runs here instead.
                 still.append(number)
         self._waiting = still
         return batch
 
     def _too_early(self) -> set[int]:
-        """Return subtasks that must wait until the barrier of their shuffle can be sent along with them."""
+        """Return subtasks that must wait until the barrier of their shuffle can be sent with them."""
         barriers_of = self._shuffles.barriers_of
         if not barriers_of:
             return set()
@@ -362,7 +362,7 @@ class _Submission:
         }
 
     def _tasks_of(self, number: int, subtask: Subtask) -> dict[DaskKey, tuple[Task, int]]:
-        """Make the task that computes a subtask, and those that take its result apart."""
+        """Return the tasks that compute a subtask and take its result apart."""
         local_tasks = self._local_tasks
         values, found, tasks = {}, {}, {}
         for chunk in subtask.inputs:
@@ -384,10 +384,10 @@ class _Submission:
             subtask, output_groups, sources, values, self._constraints(number, subtask), self._saving
         )
         local_tasks.result_of.update(found)
-        # None of this is ours or the user's, so that Dask's scheduler can do without both.
+        # The task uses only the standard library, so that Dask's scheduler needs no code of ours or of the user.
         call = operator.call, Task(None, pickle.loads, packed), *map(TaskRef, arguments)
         spec = self._shuffles.barriers.get(subtask.chunks[0])
-        # Dask's scheduler has durations and colours by what comes before the hash.
+        # Dask's scheduler groups durations and colours by the part before the hash.
         layer = label_of(self._graph.layer_of((subtask.outputs or subtask.chunks)[-1]))
         own_key = f"{layer}-{self._name}", subtask.id.hex()
         task = Task(own_key, *call) if spec is None else barrier_task(spec, *call)
@@ -401,13 +401,13 @@ class _Submission:
             local_tasks.result_of.update({chunk: (part, item) for item, chunk in enumerate(group)})
             for item, chunk in enumerate(group if self._persist else ()):
                 if chunk in self._requested and chunk not in self._persisted_before:
-                    # Under the name that it has in the user's collection.
+                    # The key is the one in the user's collection.
                     own = self._persisted_keys[chunk] = self._graph.keys[chunk]
                     tasks[own] = Task(own, operator.getitem, TaskRef(part), item), number
         return tasks
 
     def _constraints(self, number: int, subtask: Subtask) -> Constraints:
-        """Return on what terms a subtask may be computed; its chunks are of one kind."""
+        """Return the constraints of a subtask, whose chunks are of one kind."""
         requirements, first = self._requirements, subtask.chunks[0]
         once = None
         if first in requirements.once:
@@ -422,19 +422,19 @@ class _Submission:
         )
 
     def _output_groups(self, subtask: Subtask) -> list[list[int]]:
-        """Group the outputs of a subtask by the hosts that want them: each group travels as one.
+        """Group the outputs of a subtask by the hosts that read them.
 
-        Large groups are divided, since a group is in an agent's own memory until all of it has come.
+        A group travels as one, through the agent's own memory, so that large groups are divided.
         """
         output_groups: dict[tuple[frozenset[int], int, int], list[int]] = {}
-        #: Into how many full ones each is divided, and what the next has.
+        #: Number of full groups for each set of hosts, and the size of the last group.
         filled: dict[frozenset[int], tuple[int, int]] = {}
         for chunk in subtask.outputs:
             readers = self._readers[chunk]
             hosts = {self._subtasks[reader].host for reader in readers}
             if chunk in self._requested:
                 hosts.add(CLIENT)
-            # A thread of Dask's gets copies of all that comes with what it reads.
+            # A thread of Dask's gets copies of the whole group, so its inputs form groups of their own.
             alone = any(map(self._annotations.in_thread, readers))
             wanted_by = frozenset(hosts)
             limit = _STAYING_GROUP_BYTES if hosts == {subtask.host} else _GROUP_BYTES
@@ -446,7 +446,7 @@ class _Submission:
         return list(output_groups.values())
 
     def _send(self) -> None:
-        """Hand a batch to Dask."""
+        """Submit a batch to Dask."""
         batch, self._batch = self._batch, {}
         if not batch:
             return
@@ -471,7 +471,7 @@ class _Submission:
         self._local_tasks.futures.update(zip(wanted, futures, strict=True))
 
     def _wanted(self, batch: Collection[DaskKey], sent: set[int]) -> list[DaskKey]:
-        """Return the tasks whose results are needed here, or by subtasks that are not sent yet."""
+        """Return the tasks whose results are needed here, or by later subtasks."""
         local_tasks = self._local_tasks
         wanted: dict[DaskKey, None] = {}
         for number in sorted(sent):
@@ -492,7 +492,7 @@ class _Submission:
         if self._progress is not None:
             annotations[MARK] |= self._progress.mark
         if self._record.is_submitted:
-            # Whoever looks at the cluster is to find what its user calls it.
+            # Viewers of the cluster see the user's name for it.
             annotations[MARK] |= {"id": self._record.id, "title": self._record.name}
         return annotations
 

@@ -1,4 +1,4 @@
-"""Subtasks on their way to an agent: each a piece of the chunk graph that stands on its own."""
+"""Subtasks in the form sent to agents: self-contained parts of the chunk graph."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dask_mars.protocol.pickling import dumps, loads
 if TYPE_CHECKING:
     from dask_mars.cluster.saving import ClusterSaving, SaveOrder
 
-#: Known values of at least this many bytes go to the cluster once, and not with each subtask that reads them.
+#: Size from which known values are sent to the cluster once, instead of with each subtask, in bytes.
 _LARGE_BYTES = 1 << 16
 
 
@@ -35,42 +35,42 @@ class Agent(ABC):
 
     @abstractmethod
     def compute(self, spec: SubtaskSpec, arguments: Sequence[Any]) -> Any:
-        """Compute a subtask, and return its outputs or what stands for them.
+        """Compute a subtask, and return its outputs or references to them.
 
         Parameters
         ----------
         spec : SubtaskSpec
             The subtask.
         arguments : sequence
-            What it reads.
+            The inputs of the subtask.
         """
 
 
 @dataclass(slots=True)
 class SubtaskGraph(ChunkGraph):
-    """A chunk graph whose sizes were declared elsewhere."""
+    """A chunk graph with sizes from another process."""
 
     sizes: Sequence[int | None] = ()
 
     def declared_bytes(self, chunk: int) -> int | None:
-        """Return the bytes that a chunk was declared to take, or None where nothing was said."""
+        """Return the declared bytes of a chunk, None if it has no declared size."""
         return self.sizes[chunk]
 
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """On what terms an agent may compute a subtask.
+    """Conditions under which an agent may compute a subtask.
 
     Attributes
     ----------
     locks : frozenset of str
-        Tokens of the locks that it has to hold on all hosts meanwhile.
+        Tokens of the locks to hold on all hosts.
     once : str or None
-        Name under which the scheduler notes that it was begun, if it must not be begun twice.
+        Name of the scheduler's token, if it must not start twice.
     required_agent : str or None
-        The only agent that may compute it, because files that it needs are there.
+        The only agent that may compute it, because it has the needed files.
     in_thread : bool
-        Whether a thread of Dask's worker has to compute it.
+        Whether a thread of Dask's worker must compute it.
     """
 
     locks: frozenset[str] = frozenset()
@@ -81,35 +81,35 @@ class Constraints:
 
 @dataclass(frozen=True, slots=True)
 class SubtaskSpec:
-    """What an agent gets to know of a subtask. Chunks are numbered anew, those that it reads first.
+    """A subtask for an agent. Chunks are renumbered, its inputs first.
 
     Attributes
     ----------
     id : bytes
-        Of the subtask.
+        Id of the subtask.
     keys : list
-        Of all chunks.
+        Keys of all chunks.
     sources : list
-        Of each chunk that others compute: in which argument it comes, and as which item of that; None if it is all
-        of it.
+        For each input from another subtask: the number of the argument, and of the item in it; None for the whole
+        argument.
     values : dict
-        Of chunks that are known.
+        Values of known inputs.
     operands : list of bytes
-        Pickles.
+        Pickled operands.
     operand_of, inputs, literals, sizes : list
-        Of the chunks that it computes; the sizes are declared ones.
+        Columns of the chunks that it computes; the sizes are declared ones.
     output_groups : list of list of int
-        Its outputs, those together that go to the same places.
+        Its outputs, grouped by destination.
     retries, priorities : dict
         As in a `ChunkGraph`.
     default_retries : int
-        For all other chunks.
+        Retries of all other chunks.
     constraints : Constraints
-        On which it may be computed.
+        Conditions for its computation.
     saving : SaveOrder or None
-        What of it is to be saved.
+        Instructions for saving its chunks.
     surroundings : bytes or None
-        `Context.portable` of the process that has submitted it.
+        Result of `Context.portable` in the submitting process.
     """
 
     id: bytes
@@ -130,7 +130,7 @@ class SubtaskSpec:
     surroundings: bytes | None = None
 
     def graph(self, arguments: Sequence[Any]) -> SubtaskGraph:
-        """Return the chunk graph, given what the subtask reads.
+        """Return the chunk graph, given the subtask's inputs.
 
         Parameters
         ----------
@@ -160,13 +160,12 @@ class SubtaskSpec:
         )
 
     def __call__(self, *arguments: Any) -> Any:
-        """Compute the subtask: with an agent by its engine, elsewhere one chunk after the other.
+        """Compute the subtask: by an agent's engine, on other workers one chunk after the other.
 
         Returns
         -------
         list
-            The outputs, as a list for each output group; if there is one only, just that. An agent returns
-            what stands for them.
+            The outputs, as a list for each output group; with one group, just that. An agent returns references.
         """
         worker = get_worker()
         if isinstance(worker, Agent):
@@ -175,36 +174,36 @@ class SubtaskSpec:
             return self.compute_in_thread(arguments)
 
     def compute_in_thread(self, arguments: Sequence[Any]) -> Any:
-        """Compute the subtask in this thread, and return what calling it returns."""
+        """Compute the subtask in this thread; the result is that of a call."""
         graph = self.graph(arguments)
-        # Other threads of this process share its settings, but not its context variables.
+        # Threads of this process share its configuration, but not its context variables.
         found = with_variables(graph.surroundings or {}).run(_run, graph)
         output_groups = [[found[chunk] for chunk in group] for group in self.output_groups]
         return output_groups[0] if len(output_groups) == 1 else output_groups
 
     @property
     def name(self) -> str:
-        """The key of its last chunk, for people."""
+        """The key of its last chunk, for messages."""
         return str(self.keys[-1])
 
 
 @contextlib.contextmanager
 def admitted(spec: SubtaskSpec, worker: Worker, is_wanted: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Hold to a subtask's constraints while it is computed.
+    """Enforce a subtask's constraints during the block.
 
     Parameters
     ----------
     spec : SubtaskSpec
-        Is to be computed.
+        The subtask.
     worker : Worker
-        By whom.
+        The worker that computes it.
     is_wanted : callable, optional
-        As `hold_locks` takes it.
+        As for `hold_locks`.
 
     Raises
     ------
-    FilesLost, BegunBefore, LockLost, NotWanted
-        It must not be computed, or not any more.
+    FilesLost, BegunBefore, LockLost, NoLongerWanted
+        It must not be computed, or no longer.
     """
     constraints = spec.constraints
     if constraints.required_agent is not None and constraints.required_agent != worker.id:
@@ -216,7 +215,7 @@ def admitted(spec: SubtaskSpec, worker: Worker, is_wanted: Callable[[], bool] = 
 
 
 def _run(graph: ChunkGraph) -> dict[int, Any]:
-    # What has just been put into a store may come as what stands for it.
+    # Inputs may be stored results.
     found = {chunk: plain(value) for chunk, value in graph.values.items()}
     for chunk, operand in enumerate(graph.operand_of):
         if operand != DATA:
@@ -227,13 +226,13 @@ def _run(graph: ChunkGraph) -> dict[int, Any]:
 
 @functools.lru_cache(256)
 def _operand(data: bytes) -> Operand:
-    """Return an operand; those that are the same are unpickled once."""
+    """Return an operand; equal pickles are loaded once."""
     operand: Operand = loads(data)
     return operand
 
 
 class Unsendable(Exception):
-    """Some chunks cannot be pickled. Never reaches the user."""
+    """Internal: some chunks cannot be pickled."""
 
     def __init__(self, chunks: list[int]) -> None:
         super().__init__(chunks)
@@ -241,16 +240,16 @@ class Unsendable(Exception):
 
 
 class Packer:
-    """Makes pieces of one chunk graph.
+    """Packs subtasks of one chunk graph.
 
     Parameters
     ----------
     graph : ChunkGraph
         The graph.
     default_retries : int
-        Allowed failures of chunks of which the user has not said anything else.
+        Retries of chunks for which the user has set none.
     surroundings : bytes, optional
-        What tasks are to find around them.
+        Context variables and settings for tasks.
     """
 
     def __init__(self, graph: ChunkGraph, default_retries: int, surroundings: bytes | None = None) -> None:
@@ -260,7 +259,7 @@ class Packer:
         self._operands: list[bytes | None] = [_dump_operand(operand) for operand in graph.operands]
 
     def unsendable(self) -> set[int]:
-        """Return chunks whose operand cannot be pickled."""
+        """Return the chunks whose operand cannot be pickled."""
         bad = {number for number, data in enumerate(self._operands) if data is None}
         return {chunk for chunk, number in enumerate(self._graph.operand_of) if number in bad} if bad else set()
 
@@ -273,27 +272,27 @@ class Packer:
         constraints: Constraints = Constraints(),
         saving: ClusterSaving | None = None,
     ) -> bytes:
-        """Return the pickle of a piece.
+        """Return the pickle of a subtask.
 
         Parameters
         ----------
         subtask : Subtask
-            Which.
+            The subtask.
         output_groups : list of list of int
-            Its outputs, those together that go to the same places.
+            Its outputs, grouped by destination.
         sources : mapping
-            Of the inputs that others compute, where in the arguments they are.
+            For each input from another subtask: the number of the argument and the item.
         values : mapping
-            Of inputs that are known.
+            Values of known inputs.
         constraints : Constraints, optional
-            On which it may be computed.
+            Conditions for its computation.
         saving : ClusterSaving, optional
-            Says what of it is to be saved.
+            Decides which of its chunks to save.
 
         Raises
         ------
         Unsendable
-            Chunks of it cannot be pickled.
+            Some of its chunks cannot be pickled.
         """
         graph, chunks = self._graph, subtask.chunks
         members = [*subtask.inputs, *chunks]
@@ -329,29 +328,29 @@ class Packer:
 
 
 def task_of_large(key: Hashable, value: Any) -> Task | None:
-    """Return the task that is a value of the user's, None if that is small or cannot be pickled.
+    """Return a task that returns a value of the user's; None for a small value, or one that cannot be pickled.
 
-    A value that is scattered would be lost with its host, and all that needs it; Dask's scheduler keeps tasks.
+    A scattered value would be lost with its host, and its dependents with it; Dask's scheduler keeps tasks.
 
     Parameters
     ----------
     key : hashable
-        Of the task.
+        Key of the task.
     value : object
-        Small ones are better sent with each subtask that reads them.
+        The value; small ones are better sent with each subtask.
     """
     if sizeof(value) < _LARGE_BYTES:
         return None
     if isinstance(value, np.memmap):
-        # Its file need not be there on other hosts.
+        # Its file may not exist on other hosts.
         value = np.asarray(value)
     buffers: list[pickle.PickleBuffer] = []
     try:
         data = dumps(value, buffers.append)
     except Exception:
-        # What reads it cannot be packed with it either, and runs in the user's process.
+        # The reader cannot be packed with it either, and runs in the user's process.
         return None
-    # Bytes would be copied at each step on their way, these are not.
+    # Dask copies bytes at each step on their way, but not arrays.
     arrays = [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
     return Task(key, pickle.loads, data, buffers=arrays)
 

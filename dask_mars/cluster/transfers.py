@@ -1,7 +1,7 @@
 """Moves results from other hosts into an agent's store, within its memory.
 
-Dask fetches what a subtask reads as soon as it knows of the subtask. Here it waits until the store has room, as
-operands do for their results, and goes into the store before Dask hears that it is there.
+Dask fetches the inputs of a subtask as soon as the agent has the subtask. Here a fetch waits for room in the
+store, as operands do for their results, and its values go into the store before Dask sees them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from dask_mars.engine.reservations import Reservation
 
 logger = logging.getLogger(__name__)
 
-#: Results from elsewhere of at least this many bytes are put into the store.
+#: Size from which results of other hosts go into the store, in bytes.
 _LEAST_BYTES = 1 << 16
 
 
 class Transfers:
-    """Puts what has come from elsewhere into the store of an agent.
+    """Puts results of other hosts into the store of an agent.
 
     Parameters
     ----------
@@ -35,20 +35,20 @@ class Transfers:
     Attributes
     ----------
     engine : Engine or None
-        Of the agent. Without one all stays as it comes.
+        The agent's engine. Without one values stay as they are.
     """
 
     def __init__(self, data: MutableMapping[Any, Any]) -> None:
         self.engine: Engine | None = None
         self._data = data
-        #: Results that are on their way into the store, by key and identity.
+        #: Results on their way into the store, by key and identity.
         self._arriving: dict[Any, asyncio.Future[None]] = {}
 
     @contextlib.asynccontextmanager
     async def reserve(self, name: str, size_bytes: int) -> AsyncIterator[None]:
-        """Wait until so many bytes may go into the store, and keep them free meanwhile.
+        """Reserve room in the store for the block.
 
-        Where there never can be so much room it goes on without: whoever reads what comes will say so.
+        If there can never be enough, continue without: the reader of the values will report it.
         """
         if self.engine is None or size_bytes < _LEAST_BYTES:
             yield
@@ -73,7 +73,7 @@ class Transfers:
                 reservation.release()
 
     async def put(self, values: dict[Any, Any], keys: Collection[Any]) -> None:
-        """Put those values of a mapping into the store that have one of the keys and are large."""
+        """Put the large values under some keys of a mapping into the store."""
         await asyncio.to_thread(self._put, values, keys)
 
     def _put(self, values: dict[Any, Any], keys: Collection[Any]) -> None:
@@ -86,15 +86,15 @@ class Transfers:
             try:
                 values[key] = StoredResult(engine.put("arrived", items), bare=items is not value)
             except Exception as error:
-                # It can be used as it is, too.
+                # The value can be used as it is.
                 logger.debug("%r stays where it is: %s", key, error)
 
     async def move_to_store(self, key: Any) -> None:
-        """Put a result that the agent has, in its own memory, into the store, if it is large."""
+        """Put a result in the agent's own memory into the store, if it is large."""
         value = self._data.get(key)
         if value is None or isinstance(value, StoredResult):
             return
-        # The key may be given up and asked for again meanwhile.
+        # Dask may drop the key and fetch it again meanwhile.
         which = key, id(value)
         taking = self._arriving.get(which)
         if taking is None:
@@ -111,7 +111,7 @@ class Transfers:
 
 
 def _settler(answer: asyncio.Future[Exception | None]) -> Callable[[Exception | None], None]:
-    """Return what another thread may call to give an answer."""
+    """Return a function by which another thread answers."""
     loop = asyncio.get_running_loop()
 
     def settle(error: Exception | None) -> None:
@@ -119,7 +119,7 @@ def _settler(answer: asyncio.Future[Exception | None]) -> Callable[[Exception | 
             answer.set_result(error)
 
     def tell(error: Exception | None) -> None:
-        # The loop may have ended, and whoever waits with it.
+        # The loop may have ended, with the waiting task.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, error)
 
@@ -127,23 +127,23 @@ def _settler(answer: asyncio.Future[Exception | None]) -> Callable[[Exception | 
 
 
 class BytesSemaphore:
-    """Bytes of which several may take a share at a time, and one always any amount.
+    """A semaphore over bytes; one holder alone may have any amount.
 
     Parameters
     ----------
     limit_bytes : int
-        How much may be taken together.
+        Most bytes of several holders together.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._taken_bytes = 0
-        #: Set when some bytes have been left to others.
+        #: Set when a holder has released its bytes.
         self._freed = asyncio.Event()
 
     @contextlib.asynccontextmanager
     async def acquire(self, size_bytes: int) -> AsyncIterator[None]:
-        """Wait for so many bytes, and have them meanwhile."""
+        """Hold some bytes during the block."""
         if not size_bytes:
             yield
             return

@@ -1,4 +1,4 @@
-"""Versions of dask_mars that meet on a cluster: agents and clients speak to each other in those of their own."""
+"""Versions of dask_mars on a cluster; agents and clients of different versions may not understand each other."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ _warned: set[frozenset[str]] = set()
 
 
 def warn_of_other_versions(agents: Collection[str]) -> None:
-    """Warn, once for each combination, where agents have other versions than this process.
+    """Warn, once for each combination, about agents with other versions than this process.
 
     Parameters
     ----------
     agents : collection of str
-        What they have said of themselves.
+        The reported versions of agents.
     """
     others = frozenset(map(str, agents)) - {__version__}
     if others and others not in _warned:
         _warned.add(others)
-        # The caller's caller is ours; where the user has called is not known here.
+        # The stack level points at our own code: the user's call is not known here.
         warnings.warn(other_versions("this process", others), stacklevel=2)
 
 
 def other_versions(here: str, others: Collection[str]) -> str:
-    """Say that versions differ, and what to do.
+    """Return the message about different versions, with advice.
 
     >>> other_versions("this agent", {"0.0.9"}).partition(",")[0]
     'this agent has dask_mars 0.1.0'

@@ -1,11 +1,12 @@
-"""Every name of Dask's that its documentation does not promise, each with what happens when a release drops it.
+"""All private names of Dask that we use, each with the consequence of its removal in a release.
 
 *Needed* names are imported as usual; without one of them `UnknownDask` names the versions that work. Names *for
-speed* and names *compared by identity* go through `optional`: a stand-in takes the place of a name that is gone.
-Nothing equals a stand-in or is an instance of it, and a call of it raises `NameGone`. So the pass or front that
-needs the name is left out, and what it would have read becomes plain tasks.
+speed* and names *compared by identity* are imported by `optional`: a stand-in replaces a missing name. Nothing
+equals a stand-in or is an instance of it, and a call of it raises `NameGone`. So the pass or front that needs the
+name is skipped, and its input becomes plain tasks.
 
-Start with `core` (tasks, expressions, getters); `arrays`, `bags` and `frames` load what they name.
+Start with `core` (tasks, expressions, getters); `arrays`, `bags` and `frames` import the collections that they
+name.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ _warned = False
 
 
 class NameGone(AttributeError):
-    """A name of Dask's was called that this version does not have."""
+    """A private name of Dask was called that this version does not have."""
 
 
 class _Stand(type):
-    """The type of stand-ins: classes, so that `isinstance` takes them."""
+    """The type of stand-ins, which are classes, because `isinstance` needs classes."""
 
     def __call__(cls, *_: Any, **__: Any) -> Any:
         raise NameGone(f"Dask {dask.__version__} has no {cls.__qualname__}")
@@ -40,7 +41,7 @@ class _Stand(type):
 
 
 def optional(module: str, *names: str) -> Any:
-    """Return names of a module of Dask's, each with a stand-in if it is gone: one value, or a tuple."""
+    """Return names of a module of Dask's, with stand-ins for missing ones: one value, or a tuple."""
     found = []
     for name in names:
         try:
@@ -55,15 +56,15 @@ def optional(module: str, *names: str) -> Any:
 
 
 def is_gone(value: Any) -> bool:
-    """Return whether a value is the stand-in of a name that is gone."""
+    """Return whether a value is the stand-in of a missing name."""
     return type(value) is _Stand
 
 
 def warn_of_differences(error: BaseException | None = None) -> None:
-    """Warn once per process of names that are gone, or of an error while Dask's expression was read."""
+    """Warn once per process of missing names, or of an error in reading Dask's expression."""
     global _warned
     if _warned or not (missing or error):
         return
     warnings.warn(DaskDiffers(dask.__version__, missing, error), stacklevel=2)
-    # A filter that makes errors of these warnings raises each time.
+    # With a filter that turns the warning into an error, each call raises.
     _warned = True

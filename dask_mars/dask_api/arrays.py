@@ -10,7 +10,7 @@ from dask_mars.dask_api import optional
 from dask_mars.errors import UnknownDask
 
 try:
-    # A store that were not recognised would write into a copy of the user's array.
+    # Without recognizing stores we would write to a copy of the user's array.
     from dask.array.core import load_chunk, load_store_chunk
 except ImportError as _error:
     raise UnknownDask(dask.__version__, str(_error)) from None
@@ -52,7 +52,7 @@ else:
     )
     ArrayChunkShapeDep, ArrayOverlapLayer = optional("dask.layers", "ArrayChunkShapeDep", "ArrayOverlapLayer")
     concatenate_axes, concatenate_shaped = optional("dask.array.core", "concatenate_axes", "concatenate_shaped")
-    # Compared by identity: what native programs stand for.
+    # Compared by identity: functions with native programs.
     finalize, _enforce_dtype, getter, getter_inline, getter_nofancy = optional(
         "dask.array.core", "finalize", "_enforce_dtype", "getter", "getter_inline", "getter_nofancy"
     )

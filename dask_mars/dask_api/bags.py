@@ -1,4 +1,4 @@
-"""Names of Dask's bags; to be imported once `dask.bag` is."""
+"""Names of Dask's bags; import it only after `dask.bag`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from dask.bag.chunk import barrier
     from dask.bag.core import collect, groupby, partition, partition_all
 else:
-    # The steps of a shuffle through files, which the store replaces.
+    # The steps of a shuffle through files, which our store replaces.
     barrier = optional("dask.bag.chunk", "barrier")
     collect, groupby, partition, partition_all = optional(
         "dask.bag.core", "collect", "groupby", "partition", "partition_all"

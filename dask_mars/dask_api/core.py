@@ -1,4 +1,4 @@
-"""Names of Dask's tasks, expressions and getters: they are loaded with Dask itself."""
+"""Names of Dask's tasks, expressions and getters; Dask itself imports their modules."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ else:
         "_ExprSequence",
         "_HLGExprSequence",
     )
-    # Compared by identity: what Dask wraps around tasks.
+    # Compared by identity: wrappers of Dask's around tasks.
     ProhibitReuse = optional("dask._expr", "ProhibitReuse")
     _execute_subgraph = optional("dask._task_spec", "_execute_subgraph")
     optimize_delayed = optional("dask.delayed", "optimize")
-    # Pictures and plans of collections alone need these.
+    # Needed only for pictures and plans of collections.
     collections_to_expr, unpack_collections = optional("dask.base", "collections_to_expr", "unpack_collections")
 
 
 def is_dask_future(value: Any) -> bool:
-    """Return whether a value in a graph stands for a result elsewhere, as `_is_dask_future` of newer Dask does."""
+    """Return whether a value in a graph refers to a result elsewhere, as `_is_dask_future` of newer Dask does."""
     return isinstance(value, TaskRef) or bool(getattr(value, "__dask_future__", False))

@@ -1,4 +1,4 @@
-"""Names of Dask's dataframes; to be imported once `dask.dataframe` is."""
+"""Names of Dask's dataframes; import it only after `dask.dataframe`."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from dask.dataframe.dask_expr._shuffle import DiskShuffle, barrier, collect
 else:
     _EXPR = "dask.dataframe.dask_expr._expr"
-    # For speed: partitionwise steps are fused, and are rows of one operand.
+    # For speed: partitionwise steps are fused, and become rows of one operand.
     Blockwise, Fused, MapPartitions, optimize_blockwise_fusion = optional(
         _EXPR, "Blockwise", "Fused", "MapPartitions", "optimize_blockwise_fusion"
     )
-    # Compared by identity: expressions whose partitions are made alike.
+    # Compared by identity: expressions with equal tasks for all partitions.
     Apply, BlockwiseHead, BlockwiseHeadIndex, BlockwiseTail, BlockwiseTailIndex, Index = optional(
         _EXPR, "Apply", "BlockwiseHead", "BlockwiseHeadIndex", "BlockwiseTail", "BlockwiseTailIndex", "Index"
     )
     BlockwiseMerge = optional("dask.dataframe.dask_expr._merge", "BlockwiseMerge")
-    # The steps of a shuffle through files, which the store replaces.
+    # The steps of a shuffle through files, which our store replaces.
     DiskShuffle, barrier, collect = optional(
         "dask.dataframe.dask_expr._shuffle", "DiskShuffle", "barrier", "collect"
     )

@@ -1,4 +1,4 @@
-"""Dotted names of Dask's functions that do more than return something, so that none of their modules is loaded."""
+"""Dotted names of Dask's functions with side effects, so that their modules need not be imported."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ APPENDING = frozenset(
         "dask.dataframe.io.sql._to_sql_chunk",
     }
 )
-#: This appends if its keyword says that another task wrote the file before; else it begins its file anew.
+#: Appends if its keyword names a task that wrote the file before; otherwise it creates the file.
 APPENDING_BEHIND = "dask.dataframe.io.csv._write_csv"
 BEHIND = "depend_on"
-#: Makes the directory of a shuffle's files.
+#: Creates the directory of a shuffle's files.
 MAKER_OF_FILES = "dask.dataframe.shuffle.maybe_buffered_partd"
-#: Functions that write files which cannot be compared later with what was written.
+#: Functions that write files without a way to verify them later.
 WRITERS = frozenset(
     {
         "dask.bag.core._to_textfiles_chunk",

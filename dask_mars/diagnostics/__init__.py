@@ -1,6 +1,6 @@
-"""Shows what the engines of this process do: event logs, progress, reports, plans, pictures of graphs.
+"""Observation of this process's engines: event logs, progress, reports, plans, pictures of graphs.
 
-It listens to engines, which know nothing of it, and reads chunk graphs. Without a listener it costs nothing. Begin
+It listens to engines, which do not know it, and reads chunk graphs. Without a listener it costs nothing. Begin
 with `event_log` or `progress`; `drawing` makes pictures, `planning` plans, `reports` pages.
 """
 
@@ -35,7 +35,7 @@ remove_listener = listeners.remove
 
 
 def __getattr__(name: str) -> Any:
-    # What starts an engine may open a log, and need not wait for what draws.
+    # An engine may open an event log, and skips the imports for drawing.
     if name == "Progress":
         from dask_mars.diagnostics.progress import Progress
 

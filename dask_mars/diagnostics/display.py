@@ -1,4 +1,4 @@
-"""Draws progress where it can be drawn again, and writes lines where it cannot."""
+"""Draws progress on terminals, and writes lines elsewhere."""
 
 from __future__ import annotations
 
@@ -19,44 +19,44 @@ from dask_mars.diagnostics.shown import Shown
 from dask_mars.diagnostics.tally import Row
 from dask_mars.labels import label_of
 
-#: How often a terminal is renewed.
+#: Redraws of a terminal per second.
 _RENEWALS_PER_S = 10
-#: After how long a file has the first line of what still runs; the next takes twice as long each time, up to this.
+#: Time until the first line about a running computation in a file, doubled each time up to the second, in seconds.
 _FIRST_LINE_S, _LONGEST_S = 30.0, 600.0
 _BAR_WIDTH = 40
 _STYLES = {"running": "cyan", "finished": "green", "failed": "red", "cancelled": "yellow"}
-#: From this share of the limit on memory is drawn as something to look at.
+#: Fraction of the memory limit from which memory is highlighted.
 _HIGH = 0.9
 
 
 class Display(Protocol):
-    """Where computations are shown, from the start until it is stopped."""
+    """Shows computations between start and stop."""
 
     def start(self) -> None:
         """Begin to draw."""
 
     def show(self, shown: Shown) -> None:
-        """Draw one more computation."""
+        """Add a computation."""
 
     def stop(self) -> None:
-        """Leave everything as it is in the end."""
+        """Draw the final state, and stop."""
 
 
 def display_on(console: Console | None, layers: int) -> Display:
-    """Return what shows progress on a console that is no notebook; None for rich's own."""
+    """Return the display for a console that is no notebook; None for rich's default console."""
     console = console or get_console()
     return TerminalDisplay(console, layers) if console.is_terminal else LinesDisplay(console)
 
 
 class LinesDisplay:
-    """A line for each computation when it ends, and now and then for those that take long.
+    """Writes a line for each computation at its end, and lines in growing intervals for long ones.
 
     Parameters
     ----------
     console : rich.console.Console
         Where to write.
     first_s : float, optional
-        After how long what still runs has a line.
+        Time until the first line about a running computation, in seconds.
     """
 
     def __init__(self, console: Console, first_s: float = _FIRST_LINE_S) -> None:
@@ -67,16 +67,16 @@ class LinesDisplay:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to wait for what takes long."""
+        """Start the thread for long computations."""
         self._thread = threading.Thread(target=self._write_on, name="dask-mars-progress", daemon=True)
         self._thread.start()
 
     def show(self, shown: Shown) -> None:
-        """Write of one more computation."""
+        """Add a computation."""
         self._shown.append(shown)
 
     def stop(self) -> None:
-        """Write how each computation has ended."""
+        """Write the outcome of each computation."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
@@ -113,19 +113,19 @@ class TerminalDisplay:
         self._lines = LinesDisplay(console)
 
     def start(self) -> None:
-        """Begin to draw, unless somebody else is drawing."""
+        """Begin to draw, unless other code draws on the console."""
         live = Live(console=self._console, get_renderable=self._draw, refresh_per_second=_RENEWALS_PER_S)
         with contextlib.suppress(LiveError):
             live.start()
             self._live = live
 
     def show(self, shown: Shown) -> None:
-        """Draw one more computation."""
+        """Add a computation."""
         self._shown.append(shown)
         self._lines.show(shown)
 
     def stop(self) -> None:
-        """Leave the bars as they are in the end, or a line for each computation where there are none."""
+        """Draw the final bars, or write a line for each computation where there are none."""
         if self._live is None:
             self._lines.stop()
         else:
@@ -157,7 +157,7 @@ class TerminalDisplay:
 
 
 def _cells(row: Row, style: str) -> list[RenderableType]:
-    """Return a row of the table of bars."""
+    """Return the cells of a bar's row."""
     bar = ProgressBar(row.total, row.done, width=_BAR_WIDTH, complete_style=style, finished_style=style)
     running = f"{row.running:,} running" if row.running else ""
     failed = Text(f"{row.failed:,} failed" if row.failed else "", style="red")

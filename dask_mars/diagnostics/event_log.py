@@ -1,4 +1,4 @@
-"""An event log that trace viewers open: what each process did when, and what the store held."""
+"""An event log for trace viewers: the activity of each process, and the content of the store."""
 
 from __future__ import annotations
 
@@ -34,32 +34,32 @@ from dask_mars.scheduler.events import (
 )
 from dask_mars.tables import Table, Tabular
 
-#: How much time lies at least between two looks at what the store holds.
+#: Shortest interval between two records of the store's content, in seconds.
 _COUNT_S = 0.001
-#: And between two notes of the memory that an engine's processes use.
+#: Shortest interval between two records of an engine's memory in use, in seconds.
 _MEMORY_S = 0.09
 
 
 class EventLog(Tabular, Listener):
-    """Writes what the engines of this process do into a file for a trace viewer, while it is open.
+    """Writes the activity of this process's engines to a file for a trace viewer, while it is open.
 
     The file is in Chrome's trace event format, which Perfetto (https://ui.perfetto.dev) and ``chrome://tracing``
-    open. It is written twice a second: one that a killed process leaves lacks the last half second and the closing
-    bracket, which viewers do not need.
+    open. It is written twice a second: if the process is killed, the file lacks the last half second and the
+    closing bracket, which viewers do not need.
 
     Parameters
     ----------
     path : str or Path
-        Of the file, which is replaced. ``{pid}`` in it stands for the number of the process.
+        Path of the file, which is replaced. ``{pid}`` in it stands for the process id.
 
     Attributes
     ----------
     path : Path
-        Of the file.
+        Path of the file.
     chunks, failed, lost : int
-        How many chunks were computed, attempts have failed, and workers were lost since it was opened.
+        Number of computed chunks, failed attempts, and lost workers since it was opened.
     spills, spilled_bytes : int
-        How often something was written to disk, and how much.
+        Number and bytes of spills.
 
     Examples
     --------
@@ -76,18 +76,18 @@ class EventLog(Tabular, Listener):
         self.path = Path(str(path).replace("{pid}", str(os.getpid()))).expanduser()
         self.chunks = self.failed = self.lost = self.spills = self.spilled_bytes = 0
         self._file: TraceFile | None = None
-        #: Guards `_file` against being closed by one thread while another notes something.
+        #: Prevents that one thread closes `_file` while another uses it.
         self._lock = threading.Lock()
         #: Process ids of the workers of each engine.
         self._pids: dict[tuple[int, int], int] = {}
-        #: Graphs that have not come to an end.
+        #: Graphs that have not ended.
         self._open: set[tuple[int, int]] = set()
         self._counted_s = 0.0
-        #: When the memory in use of each engine was noted last.
+        #: Time of the last record of each engine's memory in use.
         self._memory_noted_s: dict[int, float] = {}
 
     def open(self) -> EventLog:
-        """Begin a new file, and write there what happens from now on."""
+        """Create the file, and record from now on."""
         if self._file is not None:
             raise ValueError(f"the event log {self.path} is open already")
         self.chunks = self.failed = self.lost = self.spills = self.spilled_bytes = 0
@@ -99,10 +99,10 @@ class EventLog(Tabular, Listener):
         return self
 
     def close(self) -> None:
-        """Write what is left, and end the file."""
+        """Write remaining events, and close the file."""
         listeners.remove(self)
         if self._file is None or self._file.process != os.getpid():
-            # In a process that was forked the file is the parent's, and a thread of that one may hold the lock.
+            # In a forked process the file is the parent's, and a thread of the parent may have held the lock.
             return
         with self._lock:
             file, self._file = self._file, None
@@ -121,21 +121,21 @@ class EventLog(Tabular, Listener):
         self.close()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what has been noted so far, added up."""
+        """Return the sums so far."""
         names = ("chunks", "failed", "lost", "spills", "spilled_bytes")
         state = {"path": str(self.path), "is_open": self._file is not None}
         return {**state, **{name: getattr(self, name) for name in names}}
 
     def events(self) -> list[dict[str, Any]]:
-        """Return the events of the file, as trace viewers read them, also of one that is not complete.
+        """Return the events of the file as trace viewers read them; the file may be incomplete.
 
         Raises
         ------
         OSError
-            There is no such file.
+            The file does not exist.
         """
         lines = self.path.read_text(encoding="utf-8").splitlines()
-        # The last line of a file that is being written may be the half of one.
+        # The last line of an open file may be incomplete.
         texts = [line.rstrip(",") for line in lines if line.startswith("{") and line.rstrip(",").endswith("}")]
         return [json.loads(text) for text in texts]
 
@@ -151,7 +151,7 @@ class EventLog(Tabular, Listener):
         return pandas.DataFrame(self.events())
 
     def tables(self) -> list[Table]:
-        """Return what shows it."""
+        """Return its tables."""
         state = "open" if self._file is not None else "closed"
         rows = [("chunks computed", f"{self.chunks:,}"), ("attempts failed", f"{self.failed:,}")]
         rows += [("workers lost", f"{self.lost:,}")]
@@ -161,7 +161,7 @@ class EventLog(Tabular, Listener):
     # -- in the engines' threads ------------------------------------------------------------------------------
 
     def on_event(self, engine: EngineView, event: ListenerEvent) -> None:
-        """Note what is to be written of an event."""
+        """Record an event."""
         write = self._handlers.get(type(event))
         if write is not None:
             now_s = time.perf_counter()
@@ -176,7 +176,7 @@ class EventLog(Tabular, Listener):
             file.note(file.counters, engine.number, now_s, engine.store())
 
     def _pid(self, file: TraceFile, engine: EngineView, worker: int) -> int:
-        """Return the process of a worker, whose row has a name then."""
+        """Return a worker's process, and name its row."""
         pid = self._pids.get((engine.number, worker))
         if pid is None:
             pid = self._pids[engine.number, worker] = engine.pids()[worker]
@@ -194,7 +194,7 @@ class EventLog(Tabular, Listener):
     def _on_finished(self, file: TraceFile, engine: EngineView, event: ChunksFinished, now_s: float) -> None:
         self.chunks += len(event.chunks)
         if not event.steps_s:
-            # They were begun before anybody wanted to know.
+            # They started before the engine measured steps.
             return
         run = engine.runs[event.graph]
         keys = [run.graph.keys[chunk] for chunk in event.chunks]
@@ -244,12 +244,12 @@ class EventLog(Tabular, Listener):
             if key is not None:
                 args["chunk"] = str(key)
             run = engine.runs.get(graph)
-            # What is persisted outlives the graph whose depths its id has.
+            # A persisted object outlives its graph, which knows the depths in its id.
             ids = None if run is None else run.subtask_ids
             file.note(file.spill, engine.number, event.began_s, event.ended_s, args, ids, chunk)
 
     def _on_measured(self, file: TraceFile, engine: EngineView, event: ProcessesMeasured, now_s: float) -> None:
-        # Workers that wait for memory have it measured more often.
+        # While workers wait for memory the engine measures more often.
         if now_s - self._memory_noted_s.get(engine.number, 0.0) > _MEMORY_S:
             self._memory_noted_s[engine.number] = now_s
             file.note(file.counters, engine.number, now_s, {"in_use_bytes": event.in_use_bytes})
@@ -266,7 +266,7 @@ class EventLog(Tabular, Listener):
         self._end(file, engine, "graph cancelled", event.graph, now_s)
 
     def _on_graph_forgotten(self, file: TraceFile, engine: EngineView, event: ForgetGraph, now_s: float) -> None:
-        # Its bytes have gone, however short a time it is that they were counted.
+        # The freed bytes must be recorded, even shortly after the last record.
         self._counted_s = 0.0
 
     def _end(
@@ -278,7 +278,7 @@ class EventLog(Tabular, Listener):
         now_s: float,
         args: dict[str, Any] | None = None,
     ) -> None:
-        # What has failed is cancelled as well: one end is enough.
+        # A failure also cancels the graph: one end is enough.
         if (engine.number, graph) in self._open:
             self._open.remove((engine.number, graph))
             file.note(file.instant, name, engine.number, None, now_s, {"graph": graph, **(args or {})})
@@ -300,7 +300,7 @@ class EventLog(Tabular, Listener):
 
 
 def _failure(engine: EngineView, graph: int, chunk: int) -> dict[str, Any]:
-    """Return which chunk of which graph has failed, and why."""
+    """Return the failed chunk, and its error."""
     run = engine.runs[graph]
     error = run.errors.get(chunk)
     described = error.summary if isinstance(error, FailureRecord) else f"{type(error).__name__}: {error}"
@@ -313,14 +313,13 @@ _configured_lock = threading.Lock()
 
 
 def open_configured(path: str) -> None:
-    """Log all that the engines of this process do from now on to its end, as the configuration has it.
+    """Log all activity of this process's engines, as configured.
 
-    A process that was forked from one that logs has to have a path of its own, by ``{pid}``; otherwise it logs
-    nothing, as the file is its parent's.
+    A forked process needs a path of its own, by ``{pid}``; otherwise it logs nothing, as the file is its parent's.
     """
     log = EventLog(path)
     with _configured_lock:
         if str(log.path) not in _configured:
             _configured[str(log.path)] = log.open()
-            # Engines register what ends them later than this, and so end before.
+            # atexit runs in reverse order: engines register later, and so end before the log.
             atexit.register(log.close)

@@ -1,4 +1,4 @@
-"""Finish callbacks: a function that hears of each chunk when it is computed, once."""
+"""Finish callbacks: a function that is called once for each computed chunk."""
 
 from __future__ import annotations
 
@@ -13,31 +13,30 @@ from dask_mars.scheduler.events import ChunksFinished, ForgetGraph
 
 logger = logging.getLogger(__name__)
 
-#: Under which a cluster's scheduler says that subtasks are computed.
+#: Topic under which a cluster's scheduler reports computed subtasks.
 FINISHED_TOPIC = "dask-mars-finished"
 
-#: Called with a key and where it was computed.
+#: Called with a key and the place of its computation.
 OnFinish = Callable[[Key, str], Any]
 
 
 class FinishCallback(Listener):
-    """Calls a function once for each chunk that is computed, while the context lasts.
+    """Calls a function once for each computed chunk, during the context.
 
-    It does not matter how often a chunk was tried, or on how many workers. Any number of callbacks hear of it, in
-    the user's process, in that of an agent (by ``client.run``), and, given a client, on any host that reaches a
-    cluster's scheduler.
+    Retries and the number of workers do not matter. Any number of callbacks may be active, in the user's process,
+    in that of an agent (by ``client.run``), and, with a client, on any host that reaches a cluster's scheduler.
 
     Parameters
     ----------
     function : callable
-        Is given Dask's key of the chunk and what the worker is called, such as ``"worker 0 (process 4711)"``,
-        ``"thread 0 of your process"`` or ``"your process"``. With `client` it is given the key of a
-        subtask, whose second part `decode_subtask_id` reads as ``bytes.fromhex(key[1])``, and the agent's address.
-        It is called in the thread of the engine or client, which waits for it. One that raises is not called
+        Called with Dask's key of the chunk and the label of the worker, such as ``"worker 0 (process 4711)"``,
+        ``"thread 0 of your process"`` or ``"your process"``. With `client` it is called with the key of a subtask,
+        whose second part `decode_subtask_id` reads as ``bytes.fromhex(key[1])``, and the agent's address. It is
+        called in the thread of the engine or client, which waits for it. After an exception it is not called
         again.
     client : distributed.Client, optional
-        Hear of all that is computed on its cluster, for whomever. The scheduler needs the plugin
-        (``dask scheduler --preload dask_mars.scheduler``). Default: what the engines of this process compute.
+        Report all computations on its cluster, of all users. The scheduler needs the plugin (``dask scheduler
+        --preload dask_mars.scheduler``). Default: report computations by the engines of this process.
 
     Examples
     --------
@@ -54,7 +53,7 @@ class FinishCallback(Listener):
     def __init__(self, function: OnFinish, client: Any = None) -> None:
         self._function = function
         self._client = client
-        #: Which chunks of each graph of an engine were told.
+        #: Reported chunks of each graph of an engine.
         self._told: dict[tuple[int, int], bytearray] = {}
 
     def __enter__(self) -> FinishCallback:
@@ -71,7 +70,7 @@ class FinishCallback(Listener):
             _of_clusters.remove(self._client, self._function)
 
     def on_event(self, engine: EngineView, event: ListenerEvent) -> None:
-        """Tell of chunks that are computed."""
+        """Report computed chunks."""
         if isinstance(event, ForgetGraph):
             self._told.pop((engine.number, event.graph), None)
         elif isinstance(event, ChunksFinished):
@@ -87,7 +86,7 @@ class FinishCallback(Listener):
 
 
 class _OfClusters:
-    """The callbacks for clusters, of which a client takes one for each topic."""
+    """The callbacks for clusters; a client takes one for each topic."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

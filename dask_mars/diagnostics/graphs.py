@@ -15,11 +15,11 @@ from dask_mars.optimize.prepare import prepare
 
 
 class _HandedOver(BaseException):
-    """Ends a computation where a scheduler would begin."""
+    """Ends a computation at the call of its scheduler."""
 
 
 def handed_over(collections: tuple[Any, ...], traverse: bool, optimize_graph: bool) -> tuple[Any, list[Any]]:
-    """Return what `dask.compute` hands a scheduler for collections, and the keys that it wants.
+    """Return the graph and the keys that `dask.compute` passes to a scheduler.
 
     Raises
     ------
@@ -40,7 +40,7 @@ def handed_over(collections: tuple[Any, ...], traverse: bool, optimize_graph: bo
 
 
 def before_and_after(dsk: Any, keys: list[Any], settings: config.Settings) -> tuple[ChunkGraph, ChunkGraph]:
-    """Return the graph of what was handed over before composing, and the one that an engine runs."""
+    """Return the graph before composing, and the one that an engine runs."""
     cache = dask.config.get("cache", None)
     options = engine_options(settings.num_workers, lambda: settings.store_limit)
     after = prepare(dsk, keys, **options._asdict(), cache=cache)

@@ -1,8 +1,7 @@
-"""Draws progress in notebooks, by outputs that are sent anew.
+"""Draws progress in notebooks by replacing outputs.
 
-That needs no widgets, and so works wherever notebooks are shown: in JupyterLab, in editors, and in what executes
-notebooks without anybody who looks. What is sent has styles of its own, as notebooks travel without the sheets of
-styles of where they were made, and the colours of text from where it stands, which may be light or dark.
+That needs no widgets, and works wherever notebooks are shown or executed. The HTML has inline styles, because
+saved notebooks lose style sheets. Text takes the page's colour, light or dark.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from dask_mars.diagnostics.tally import Row
 from dask_mars.labels import label_of
 from dask_mars.tables import COLOURS, Table, bar, named
 
-#: How often what has changed is sent.
+#: Interval between two updates, in seconds.
 _RENEW_S = 0.2
 _MEMORY_COLOUR, _HIGH = "#8b5cf6", 0.9
 
 
 def is_notebook() -> bool:
-    """Say whether this process is the kernel of a notebook."""
+    """Return whether this process is the kernel of a notebook."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     # IPython in a terminal has no kernel.
@@ -55,7 +54,7 @@ class NotebookDisplay:
         """Begin to draw."""
         display: Any = import_module("IPython.display").display
         self._handle = display(_message("", ""), raw=True, display_id=True)
-        # Kernels find the cell that output belongs to by what was current when the cell began.
+        # Kernels assign output to a cell by context variables of the cell's start.
         context = contextvars.copy_context()
         self._thread = threading.Thread(
             target=context.run, args=(self._draw_on,), name="dask-mars-progress", daemon=True
@@ -63,11 +62,11 @@ class NotebookDisplay:
         self._thread.start()
 
     def show(self, shown: Shown) -> None:
-        """Draw one more computation."""
+        """Add a computation."""
         self._shown.append(shown)
 
     def stop(self) -> None:
-        """Leave the bars as they are in the end."""
+        """Draw the final bars."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()

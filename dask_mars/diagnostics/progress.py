@@ -1,4 +1,4 @@
-"""A display of progress for terminals and notebooks: a Dask callback that hears from the engines themselves."""
+"""A progress display for terminals and notebooks: a Dask callback that listens to the engines."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
 
 
 class Progress(Callback, Listener):  # type: ignore[misc]
-    """Shows how far computations are: a bar for each layer, the memory in use, and how many workers are busy.
+    """Shows the progress of computations: a bar for each layer, the memory in use, and the busy workers.
 
-    It is a callback of Dask, used as its `ProgressBar` is: as a context manager, or for good by `register`. In a
-    terminal the display is renewed up to ten times a second, in a notebook, which needs no widgets for it, up to
-    five; in a file there is a line at the end, and now and then for what takes long. Of computations on a cluster,
-    and by other schedulers than dask_mars, it shows the bars only.
+    It is a callback of Dask, used as its `ProgressBar`: as a context manager, or permanently by `register`. A
+    terminal is redrawn up to ten times a second, a notebook, without widgets, up to five times; a file gets a line
+    at the end, and lines in growing intervals for long computations. For computations on a cluster, and by other
+    schedulers than dask_mars, it shows only the bars.
 
     Parameters
     ----------
     layers : int, optional
-        Most bars for one computation. The largest layers have their own, the others are added up.
+        Most bars for one computation. The largest layers have their own, the others share one.
     console : rich.console.Console, optional
-        Where to draw. Default: below the cell in a notebook, else rich's own.
+        Where to draw. Default: below the cell in a notebook, else rich's default console.
 
     Raises
     ------
     ImportError
-        rich is not installed, and this is no notebook.
+        rich is not installed, and this is not a notebook.
 
     Examples
     --------
@@ -67,12 +67,12 @@ class Progress(Callback, Listener):  # type: ignore[misc]
         self._layers = max(layers, 1)
         self._console = console
         self._lock = threading.Lock()
-        #: Computations within which others may be started.
+        #: Number of computations in progress, which may be nested.
         self._depth = 0
         self._display: Display | None = None
         self._tallies: dict[tuple[int, int], Tally] = {}
 
-    # -- what Dask calls --------------------------------------------------------------------------------------
+    # -- calls of Dask ----------------------------------------------------------------------------------------
 
     def _start(self, dsk: Mapping[Key, Any]) -> None:
         with self._lock:
@@ -86,13 +86,13 @@ class Progress(Callback, Listener):  # type: ignore[misc]
     def _new_display(self) -> Display:
         if self._in_notebook:
             return NotebookDisplay(self._layers)
-        # What only draws in notebooks need not wait for rich.
+        # Drawing in notebooks does not need rich.
         from dask_mars.diagnostics.display import display_on
 
         return display_on(self._console, self._layers)
 
     def _start_state(self, dsk: Mapping[Key, Any], state: Mapping[str, Any]) -> None:
-        # Who hears of tasks from an engine of this process is told nothing of them here.
+        # Computations by an engine of this process have no tasks here: the listener counts them.
         values = set(state.get("cache", ()))
         keys = [key for key in dsk or state["waiting"] if key not in values]
         running = state["running"]
@@ -113,10 +113,10 @@ class Progress(Callback, Listener):  # type: ignore[misc]
                 return
             listeners.remove(self)
             for tally in self._tallies.values():
-                # The engine may not have come to it yet.
+                # The engine may not have reported the end yet.
                 tally.end(now_s, "cancelled" if failed else "finished")
             display, self._display = self._display, None
-            # They refer to graphs.
+            # Tallies refer to graphs.
             self._tallies = {}
             if display is not None:
                 display.stop()
@@ -124,10 +124,10 @@ class Progress(Callback, Listener):  # type: ignore[misc]
     # -- in the engines' threads ------------------------------------------------------------------------------
 
     def on_event(self, engine: EngineView, event: ListenerEvent) -> None:
-        """Note what is to be counted."""
+        """Count an event."""
         kind = type(event)
         if engine.is_agent:
-            # A cluster that lives in this process: a computation is shown, and not its parts too.
+            # A local cluster: show the whole computation, not its subtasks.
             return
         if kind is GraphSubmitted:
             assert isinstance(event, GraphSubmitted)
@@ -172,7 +172,7 @@ def _itself(key: Key) -> Key:
 
 
 def _running(engine: EngineView, graph: int, keys: list[Key]) -> Iterator[Key]:
-    """Return the keys that workers are computing of a graph, but for what is no chunk's number."""
+    """Return the keys of a graph's chunks that workers compute; skip notes that are no chunk's number."""
     for noted in engine.running().values():
         if noted is not None and noted.graph == graph and noted.number < len(keys):
             yield keys[noted.number]

@@ -1,4 +1,4 @@
-"""How long a computation may still take, from what its layers have taken so far."""
+"""Estimates the remaining time of a computation from the durations of its layers so far."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class LayerTime(NamedTuple):
-    """How far a layer is, and the seconds that what is done of it has taken."""
+    """Progress of a layer, and the time of its finished chunks in seconds."""
 
     total: int
     done: int
@@ -15,17 +15,17 @@ class LayerTime(NamedTuple):
 
 
 def remaining_s(elapsed_s: float, layers: Sequence[LayerTime]) -> float | None:
-    """Return how long a computation may still take, None if nothing says so.
+    """Return an estimate of the remaining time, None without one.
 
-    What is left of each layer takes as long as what is done of it, that of others as long as chunks do on average;
-    as many are computed at a time as were so far.
+    The remaining chunks of a layer count as its finished ones on average, and those of a layer without any as the
+    average of all; with the same concurrency as so far.
 
     Parameters
     ----------
     elapsed_s : float
-        How long it has taken so far.
+        Time so far, in seconds.
     layers : sequence of LayerTime
-        How far each is.
+        Progress of each layer.
 
     Examples
     --------

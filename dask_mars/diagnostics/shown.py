@@ -1,4 +1,4 @@
-"""What displays of progress say of a computation, in words: for terminals, notebooks and files alike."""
+"""Texts about a computation's progress, for terminals, notebooks and files."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dask_mars import units
 from dask_mars.diagnostics.tally import Tally
 from dask_mars.engine.listeners import EngineView
 
-#: Before that nobody can say how long it will take.
+#: Elapsed time before which no remaining time is estimated, in seconds.
 _SOON_S = 0.5
 
 
 class MemoryUse(NamedTuple):
-    """The memory in use at the moment, or the most while it lasted, and what was said of it."""
+    """The current or peak memory in use, with a text about it."""
 
     in_use_bytes: int
     limit_bytes: int
@@ -23,14 +23,14 @@ class MemoryUse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A computation that is shown.
+    """A displayed computation.
 
     Attributes
     ----------
     tally : Tally
-        How far it is.
+        Its progress.
     engine : EngineView or None
-        Who computes it, where that is known.
+        The engine that computes it, if known.
     """
 
     tally: Tally
@@ -38,11 +38,11 @@ class Shown:
 
     @property
     def outcome(self) -> str:
-        """How it ended, "running" before."""
+        """The outcome, or "running" before the end."""
         return self.tally.outcome or "running"
 
     def headline(self, now_s: float) -> str:
-        """Return how it is, how far, and for how long."""
+        """Return its state, progress and elapsed time."""
         tally, whole = self.tally, self.tally.whole()
         elapsed_s = (now_s if tally.ended_s is None else tally.ended_s) - tally.began_s
         text = f"{self.outcome}: {whole.done:,} of {whole.total:,} tasks in {units.duration(elapsed_s)}"
@@ -57,7 +57,7 @@ class Shown:
         return " · ".join(parts)
 
     def memory(self) -> MemoryUse | None:
-        """Return how much memory is in use, or was at most; None where nobody knows."""
+        """Return the current memory in use, or the peak after the end; None without an engine."""
         if self.engine is None:
             return None
         memory = self.engine.memory()
@@ -73,7 +73,7 @@ class Shown:
         return MemoryUse(in_use, limit, words)
 
     def line(self, now_s: float) -> str:
-        """Return all of it in a line, without layers."""
+        """Return headline and memory in one line, without layers."""
         memory = self.memory()
         headline = self.headline(now_s)
         return headline if memory is None else f"{headline} · {memory.words}"

@@ -1,4 +1,4 @@
-"""Counts how far computations are, by layer, from what listeners hear, whenever somebody wants to know."""
+"""Counts progress by layer from listeners' events, on request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dask_mars.graph.chunks import Key, layer_of
 
 
 class Row(NamedTuple):
-    """How far a layer is, or several."""
+    """Progress of one or several layers."""
 
     name: str
     done: int
@@ -26,27 +26,26 @@ class Row(NamedTuple):
 class Tally:
     """Counts the tasks of one computation.
 
-    Those that tell it what has happened only append to its deques; the counting is done by those who ask.
+    Listeners only append to its deques; readers count.
 
     Attributes
     ----------
     began_s : float
-        When the computation began.
+        Start of the computation.
     keys : iterable of key
-        Of all tasks.
+        Keys of all tasks.
     key_of : callable
-        Returns the key of what `done` and `failed` name.
+        Returns the key of an item in `done` or `failed`.
     running : callable
-        Returns the keys of tasks that are running.
+        Returns the keys of running tasks.
     done, failed : deque
-        Batches of tasks that are done, each with the seconds that they took where that is known, and tasks that
-        have failed, since they were last looked at.
+        Uncounted batches of finished tasks, with durations if known, and uncounted failed tasks.
     ended_s, outcome
-        When and how it ended; None and "" before.
+        Time and kind of the end; None and "" before.
     most_in_use_bytes : int
-        The most memory that was seen to be in use.
+        Highest observed memory in use.
     spilled_before_bytes : int
-        What had been written to disk when it began.
+        Bytes written to disk before its start.
     """
 
     began_s: float
@@ -61,7 +60,7 @@ class Tally:
     spilled_before_bytes: int = 0
 
     def __post_init__(self) -> None:
-        #: One thread at a time counts.
+        #: Only one thread at a time counts.
         self._lock = threading.Lock()
         self._totals: Counter[str] = Counter()
         self._done: Counter[str] = Counter()
@@ -69,12 +68,12 @@ class Tally:
         self._failed: set[Key] = set()
 
     def end(self, now_s: float, outcome: str) -> None:
-        """Note the end, unless it has ended already."""
+        """Record the end, unless it has ended already."""
         if self.ended_s is None:
             self.ended_s, self.outcome = now_s, outcome
 
     def rows(self, most: int) -> list[Row]:
-        """Return how far the largest layers are, in the order of the graph, and below them all others together."""
+        """Return the progress of the largest layers, in the order of the graph, and of all others together."""
         with self._lock:
             self._take()
             running = Counter(map(layer_of, self.running() if self.ended_s is None else ()))
@@ -90,11 +89,11 @@ class Tally:
             return rows
 
     def whole(self) -> Row:
-        """Return how far the whole computation is."""
+        """Return the progress of the whole computation."""
         return next(iter(self.rows(1)), Row("", 0, 0, 0, 0))
 
     def remaining_s(self, now_s: float) -> float | None:
-        """Return how long it may still take, None if nothing says so."""
+        """Return an estimate of the remaining time, None without one."""
         if self.ended_s is not None:
             return None
         with self._lock:
@@ -109,11 +108,11 @@ class Tally:
         return Row(name, *[sum([counts[layer] for layer in layers]) for counts in columns])
 
     def _take(self) -> None:
-        """Count what has happened since the last time."""
+        """Count the new events."""
         if not self._totals:
             self._totals.update(map(layer_of, self.keys))
             self.keys = ()
-        # What fails now may be done later, when it is tried again, but not the other way round.
+        # A failed task may finish in a later attempt, but a finished task does not fail.
         while self.failed:
             self._failed.add(self.key_of(self.failed.popleft()))
         while self.done:

@@ -1,4 +1,4 @@
-"""Thins out what is drawn along an axis of time, so that no page gets more rows than it can draw."""
+"""Reduces the rows of a timeline to a number that a page can draw."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from itertools import pairwise
 
-#: Rows of tasks in one answer.
+#: Most rows of tasks in one answer.
 MOST_TASKS = 20_000
 
 #: Row of the worker, start, end, number of the layer, chunks.
@@ -15,17 +15,17 @@ Row = tuple[int, float, float, int, int]
 
 
 def merged(rows: Iterable[Row], most: int = MOST_TASKS) -> list[Row]:
-    """Return rows in the order of workers and times, with neighbours as one where there are too many.
+    """Return rows sorted by worker and time, merging neighbours if there are too many.
 
-    Neighbours are rows of one worker that follow each other. Those with the smallest gap between them become one
-    first, those of one layer before others; then the layer is that which took longer.
+    Neighbours are consecutive rows of one worker. Those with the smallest gap are merged first, rows of one layer
+    before others; the merged row has the layer that took longer.
 
     Parameters
     ----------
     rows : iterable of tuple
         Worker, start, end, number of the layer, chunks.
     most : int, optional
-        Rows to return, at most; one for each worker is the least there is.
+        Most rows to return, but at least one for each worker.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def merged(rows: Iterable[Row], most: int = MOST_TASKS) -> list[Row]:
 
 
 def _joined(rows: list[Row], places: set[int]) -> list[Row]:
-    """Return rows with those at some places made one with the row before."""
+    """Return rows, merging those at some positions into the row before."""
     found: list[Row] = []
     #: Seconds of each layer in the last of `found`.
     spent: defaultdict[int, float] = defaultdict(float)

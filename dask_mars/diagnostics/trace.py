@@ -1,7 +1,7 @@
-"""Chrome's trace event format: one JSON object a line, which trace viewers put into rows.
+"""Chrome's trace event format: one JSON object per line, in rows of trace viewers.
 
-Times come in seconds and go out in microseconds, to the nanosecond, so that what lies within something else still
-does when it is rounded.
+Input times are in seconds, output times in microseconds with three decimals, so that nested events stay nested
+when rounded.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from dask_mars.graph.ids import decode_subtask_id
 
-#: Where an instant is drawn: in its row, or across all rows.
+#: Extent of an instant: its row, or all rows.
 ROW, ALL_ROWS = "t", "g"
 
 
@@ -23,7 +23,7 @@ def name_process(process: int, name: str) -> str:
 
 
 def name_row(process: int, row: int, name: str) -> list[str]:
-    """Return the events that name a row and put it below those with smaller numbers."""
+    """Return the events that name a row and place it below those with smaller numbers."""
     naming = {"ph": "M", "name": "thread_name", "pid": process, "tid": row, "args": {"name": name}}
     order = {"ph": "M", "name": "thread_sort_index", "pid": process, "tid": row, "args": {"sort_index": row}}
     return [json.dumps(naming), json.dumps(order)]
@@ -32,8 +32,8 @@ def name_row(process: int, row: int, name: str) -> list[str]:
 def complete(
     category: str, name: str, process: int, row: int, began_s: float, ended_s: float, args: Mapping[str, Any]
 ) -> str:
-    """Return the event of something that took time."""
-    # Put together by hand: there is one for each operand, and a log may hold hundreds of thousands.
+    """Return an event with a duration."""
+    # Formatted by hand: there is one for each chunk, and a log may hold hundreds of thousands.
     began_ns, ended_ns = round(began_s * 1e9), round(ended_s * 1e9)
     return (
         f'{{"ph": "X", "cat": "{category}", "name": {quoted(name)}, "pid": {process}, "tid": {row}, '
@@ -50,7 +50,7 @@ def chunk_steps(
     stored: int | None,
     times_s: tuple[float, float, float, float],
 ) -> list[str]:
-    """Return the events of an operand and its steps: begun, inputs loaded, value computed, sealed."""
+    """Return the events of a chunk and its steps: loading, computing, sealing."""
     graph = decode_subtask_id(id).graph
     began, loaded, computed, ended = [round(time_s * 1e9) for time_s in times_s]
     where = f'"pid": {process}, "tid": {row}'
@@ -70,7 +70,7 @@ def chunk_steps(
 
 
 def instant(name: str, process: int, row: int, time_s: float, scope: str, args: Mapping[str, Any]) -> str:
-    """Return the event of something that took no time."""
+    """Return an instantaneous event."""
     return json.dumps(
         {
             "ph": "i",
@@ -85,7 +85,7 @@ def instant(name: str, process: int, row: int, time_s: float, scope: str, args: 
 
 
 def counter(name: str, process: int, time_s: float, value: int) -> str:
-    """Return the event of a quantity that has a new value."""
+    """Return the event of a new value of a counter."""
     return json.dumps(
         {"ph": "C", "name": name, "pid": process, "ts": round(time_s * 1e6, 3), "args": {"bytes": value}}
     )

@@ -1,4 +1,4 @@
-"""The file of an event log: which rows it has, and the thread that puts into words what is noted and writes it."""
+"""The file of an event log: its rows, and the thread that formats and writes events."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from dask_mars.scheduler.events import CLIENT
 
 logger = logging.getLogger(__name__)
 
-#: How often what has been noted is written.
+#: Interval between two writes, in seconds.
 _WRITE_S = 0.5
 
-#: Begun, inputs loaded, value computed, sealed.
+#: Times of start, loaded inputs, computed value, sealed result.
 Times = tuple[float, float, float, float]
 
-#: Counters of the trace, by what `EngineView` calls them in `store` and `memory`.
+#: Names of counters, by their names in `EngineView.store` and `EngineView.memory`.
 _COUNTERS = {
     "stored_bytes": "bytes stored",
     "reserved_bytes": "bytes reserved",
@@ -37,24 +37,24 @@ _COUNTERS = {
 class TraceFile:
     """Writes trace events to a file, in a thread of its own.
 
-    Of a process that is killed, the file lacks the closing bracket, which viewers do not need, and the last half
-    second. Methods that return iterators are to be passed to `note`, which has them called in the writing thread.
+    If the process is killed, the file lacks the closing bracket, which viewers do not need, and the last half
+    second. Methods that return iterators are for `note`, which calls them in the writing thread.
 
     Parameters
     ----------
     path : Path
-        Of the file, which is replaced.
+        Path of the file, which is replaced.
     """
 
     def __init__(self, path: Path) -> None:
         self.process = os.getpid()
         self._path = path
         self._noted: deque[tuple[Callable[..., Iterator[str]], tuple[Any, ...]]] = deque()
-        #: Numbers of rows, by what they are for.
+        #: Number of each row, by its purpose.
         self._rows: dict[tuple[Any, ...], int] = {}
-        #: Until when something is drawn in each of the rows of the user's process.
+        #: End of the last event in each row of the user's process.
         self._lanes_s: list[float] = []
-        #: What the counters were last set to.
+        #: Last values of counters.
         self._counts: dict[tuple[int, str], int] = {}
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         self._put("[\n" + trace.name_process(self.process, "dask_mars"))
@@ -63,11 +63,11 @@ class TraceFile:
         self._thread.start()
 
     def note(self, words: Callable[..., Iterator[str]], *arguments: Any) -> None:
-        """Have one of the methods below called with some arguments, and the events that it returns written."""
+        """Queue a call of one of the methods below; the writing thread writes its events."""
         self._noted.append((words, arguments))
 
     def close(self) -> None:
-        """Write what is left, and end the file."""
+        """Write remaining events, and close the file."""
         self._closing.set()
         self._thread.join()
         self._put("\n]\n")
@@ -87,7 +87,7 @@ class TraceFile:
             try:
                 lines += words(*arguments)
             except Exception:
-                # A key may be of any class, and its text of any making.
+                # A key may be of any class, and its text may raise.
                 logger.exception("an event is missing in %s", self._path)
         if lines:
             self._put("".join([f",\n{line}" for line in lines]))
@@ -101,7 +101,7 @@ class TraceFile:
             logger.warning("the event log %s has gaps: %s", self._path, error)
 
     def worker(self, pid: int, label: str) -> Iterator[str]:
-        """Name the row of a worker, unless it has a name; by `pid` the system knows its process or thread."""
+        """Name the row of a worker with a system process or thread id, unless it has a name."""
         yield from self._row((pid,), label)[1]
 
     def worker_chunks(
@@ -113,7 +113,7 @@ class TraceFile:
         times: Sequence[Times],
         refs: Sequence[ObjectRef | None],
     ) -> Iterator[str]:
-        """Return the events of operands of a worker."""
+        """Return the events of a worker's chunks."""
         row = self._rows[pid,]
         for chunk, key, times_s, ref in zip(chunks, keys, times, refs, strict=True):
             size = None if ref is None else size_of(ref)
@@ -122,7 +122,7 @@ class TraceFile:
     def client_chunk(
         self, ids: SubtaskIds, chunk: int, key: Key, times_s: Times, size: int | None
     ) -> Iterator[str]:
-        """Return the events of an operand of the user's process, whose threads share rows where they can."""
+        """Return the events of a chunk in the user's process, whose threads share rows where possible."""
         lane = next((n for n, until_s in enumerate(self._lanes_s) if until_s <= times_s[0]), len(self._lanes_s))
         self._lanes_s[lane : lane + 1] = [times_s[-1]]
         name = worker_label(CLIENT)
@@ -133,7 +133,7 @@ class TraceFile:
     def instant(
         self, name: str, engine: int, pid: int | None, time_s: float, args: Mapping[str, Any]
     ) -> Iterator[str]:
-        """Return the event of something that took no time, in the row of a worker or the engine's."""
+        """Return an instantaneous event, in the row of a worker or of the engine."""
         row, naming = self._row(("engine", engine), "engine") if pid is None else (self._rows[pid,], [])
         yield from naming
         scope = trace.ALL_ROWS if name == "worker lost" else trace.ROW
@@ -148,7 +148,7 @@ class TraceFile:
         ids: SubtaskIds | None,
         chunk: int,
     ) -> Iterator[str]:
-        """Return the event of a chunk that was written to disk."""
+        """Return the event of a spill."""
         row, naming = self._row(("disk", engine), "disk")
         yield from naming
         if ids is not None:
@@ -156,7 +156,7 @@ class TraceFile:
         yield trace.complete("spill", "spill", self.process, row, began_s, ended_s, args)
 
     def counters(self, engine: int, time_s: float, values: Mapping[str, int]) -> Iterator[str]:
-        """Return the events of counters that have changed."""
+        """Return the events of changed counters."""
         for name, value in values.items():
             title = _COUNTERS.get(name)
             if title is not None and self._counts.get((engine, name)) != value:
@@ -164,7 +164,7 @@ class TraceFile:
                 yield trace.counter(title, self.process, time_s, value)
 
     def _row(self, what: tuple[Any, ...], name: str) -> tuple[int, list[str]]:
-        """Return the number of a row, and the events that name it if it is new."""
+        """Return the number of a row, and the events that name a new one."""
         known = self._rows.get(what)
         if known is not None:
             return known, []

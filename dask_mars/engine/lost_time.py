@@ -1,10 +1,10 @@
-"""How much time threads that compute lose to each other, as they wait for the interpreter's lock.
+"""Measures the time that computing threads lose to the interpreter's lock.
 
-A thread that has work either has a processor, or waits for one, or is kept waiting by something else: the lock, a
-disk or a network. The system says how long the first two took, and the thread how long it had no work. Where the
-process as a whole computes all the while, the rest goes to the lock: who waits for a network leaves them idle.
+A thread with work runs, waits for a processor, or waits for something else: the lock, a disk or a network. The
+system reports the first two times, and the thread reports its idle time. If the process as a whole keeps the
+processors busy, the remaining time is counted as lost to the lock.
 
-What is lost while modules are imported does not count: it is lost once, and a process would lose it too.
+Time lost during imports does not count: it is lost once, and a process would lose it too.
 """
 
 from __future__ import annotations
@@ -16,37 +16,36 @@ from typing import NamedTuple
 
 from dask_mars.engine.threads import ThreadHandle
 
-#: How often is looked.
+#: Interval between measurements, in seconds.
 _LOOK_S = 0.05
-#: What the process has of a processor at least, of the time for which some thread has work, where it is the lock
-#: that threads wait for.
+#: Minimum processor use of the process, as a fraction of the time with work, for lost time to count as the lock's.
 _LEAST_USE = 0.7
 
 
 class _Times(NamedTuple):
-    """What a thread has spent until now, in seconds."""
+    """Times of a thread since its start, in seconds."""
 
     idle_s: float
-    #: How long it was ready to run, and others had the processors.
+    #: Time ready to run without a processor.
     queued_s: float
 
 
 class Lost(NamedTuple):
-    """What threads have lost, in seconds."""
+    """Lost time of all threads, in seconds."""
 
-    #: To each other, all of them together, of processors' time.
+    #: Processor time lost to the lock, summed over threads.
     lock_s: float = 0.0
-    #: Of the time for which there was work, to programs that have the processors besides.
+    #: Part of the time with work that went to other programs.
     others_s: float = 0.0
 
 
 class LostTime:
-    """Looks at threads from time to time.
+    """Samples the times of threads.
 
     Attributes
     ----------
     can_tell : bool
-        Whether the system says for how long they had no processor.
+        Whether the system reports the time that threads waited for a processor.
 
     Examples
     --------
@@ -62,7 +61,7 @@ class LostTime:
         self.can_tell = True
 
     def look(self, threads: Collection[ThreadHandle], now_s: float) -> Lost:
-        """Return what was lost since the last look, nothing if that was just now."""
+        """Return the time lost since the last sample, nothing within the sampling interval."""
         if now_s - self._looked_s < _LOOK_S:
             return Lost()
         elapsed_s, self._looked_s = now_s - self._looked_s, now_s
@@ -73,7 +72,7 @@ class LostTime:
         for handle in threads:
             queued_s = handle.queued_s()
             if queued_s is None:
-                # Of one that has just ended, too, but then there is another soon.
+                # This also happens for a thread that has just ended; the next one follows soon.
                 self.can_tell = False
                 return Lost()
             times = self._times[handle.pid] = _Times(handle.idle_s(now_s), queued_s)
@@ -87,41 +86,41 @@ class LostTime:
 
 
 def has_lock() -> bool:
-    """Return whether threads take turns with the interpreter's lock; an extension may switch it on at any time."""
+    """Return whether the interpreter's lock is enabled now: an extension may enable it at any time."""
     is_enabled = getattr(sys, "_is_gil_enabled", None)
     return is_enabled is None or is_enabled()
 
 
 def lost_s(elapsed_s: float, used_s: float, spent: Collection[tuple[float, float]]) -> float:
-    """Return how many seconds of processors' time threads have lost to each other.
+    """Return the processor seconds that threads have lost to each other.
 
-    Where others' programs have the processors as well who holds the lock has it for longer, which is not the
-    threads' doing: of what is lost by the clock as much counts as they get of the processors that they want.
+    Other programs prolong the time that a thread holds the lock. Lost clock time is therefore scaled by the share
+    of requested processor time that the threads got.
 
     Parameters
     ----------
     elapsed_s : float
-        How much time has gone by.
+        Elapsed clock time.
     used_s : float
-        Of processors, by the whole process.
+        Processor time of the whole process.
     spent : collection of (float, float)
-        For how many of these seconds each thread had nothing to do, and for how many it had no processor.
+        Idle seconds of each thread, and its seconds ready without a processor.
 
     Examples
     --------
-    Two threads of which one at a time can compute lose a second in each, or half of that if they have a processor
-    for half of the time:
+    Two threads that compute in turns lose a second each, or half of that if they have a processor for half of the
+    time:
 
     >>> lost_s(2.0, 2.0, [(0.0, 0.0), (0.0, 0.0)]), lost_s(2.0, 1.0, [(0.0, 0.5), (0.0, 0.5)])
     (2.0, 1.0)
 
-    Two that compute side by side lose nothing, be it on one processor; nor do those that wait for a network.
+    Two that compute in parallel lose nothing, even on one processor; nor do those that wait for a network.
 
     >>> lost_s(2.0, 2.0, [(0.0, 1.0), (0.0, 1.0)]), lost_s(2.0, 0.1, [(0.0, 0.0), (0.0, 0.0)])
     (0.0, 0.0)
     """
     if len(spent) < 2:
-        # It has the lock to itself, but for the engine.
+        # A single thread shares the lock only with the engine.
         return 0.0
     busy_s = [max(elapsed_s - idle_s, 0.0) for idle_s, _ in spent]
     wanted_s = used_s + sum([queued_s for _, queued_s in spent])
@@ -131,7 +130,7 @@ def lost_s(elapsed_s: float, used_s: float, spent: Collection[tuple[float, float
 
 
 def others_s(elapsed_s: float, used_s: float, spent: Collection[tuple[float, float]]) -> float:
-    """Return for how many seconds of those with work threads have got no further for others' programs.
+    """Return the seconds with work in which other programs kept the threads from running.
 
     Parameters
     ----------
@@ -140,7 +139,7 @@ def others_s(elapsed_s: float, used_s: float, spent: Collection[tuple[float, flo
 
     Examples
     --------
-    Whether they compute side by side or one after the other:
+    In parallel, and one after the other:
 
     >>> others_s(4.0, 4.0, [(0.0, 2.0), (0.0, 2.0)]), others_s(4.0, 1.0, [(0.0, 3.0), (0.0, 0.0)])
     (2.0, 3.0)

@@ -1,4 +1,4 @@
-"""Decides who computes first: threads of the user's process, or worker processes, which take long to be up."""
+"""Decides whether threads of the user's process compute until worker processes have started."""
 
 from __future__ import annotations
 
@@ -10,25 +10,23 @@ from dask_mars.engine.graph_run import GraphRun
 from dask_mars.engine.lost_time import Lost, LostTime, has_lock
 from dask_mars.engine.processes import ProcessHandle
 
-#: After so many seconds of work in threads, and so many times what the start of a process takes, processes are
-#: started: beside it that takes little. The second counts only where it is seen what threads lose without them,
-#: and that it is less than this share of their time.
+#: Work in threads before processes start: seconds, and a multiple of the start time of a process. The multiple
+#: applies only while lost time is measured and below this fraction of the work.
 _PATIENCE_S, _STARTS, _LOST_SHARE = 4.0, 10, 0.2
-#: How fast the engine copies the user's arrays for processes, in bytes a second; threads read them where they are.
+#: Speed of copying the user's arrays for processes, in bytes per second; threads read them in place.
 _COPIED_BYTES_PER_S = 3e9
-#: After so many if chunks take less than this on average, so that threads do little but wait for the interpreter's
-#: lock. Of longer ones it is seen what they lose.
+#: Work before processes start, in seconds, if chunks are shorter than this mean: they mostly wait for the lock.
+#: Lost time is measured for longer chunks.
 _LOCKED_PATIENCE_S, _SMALL_S = 0.5, 0.0005
-#: What a module takes to import, on the average, and what a process takes at most to start: this one may have
-#: modules by thousands that tasks need nothing of.
+#: Mean import time of a module, and the maximum estimate of a process's start time, in seconds: the user's process
+#: may have imported thousands of modules that tasks do not need.
 _MODULE_S, _MOST_START_S = 0.0008, 3.0
-#: What has to be left for a process to join in what is being computed, or what its start takes, if that is more:
-#: in its first chunk libraries compile what they have compiled in this process already, for which all would wait
-#: in the end.
+#: Minimum remaining work for a process to join a computation, in seconds, or its start time if that is longer:
+#: libraries may compile in a process's first chunk.
 _LEFT_S = 1.0
-#: How fast it goes on is seen over so many seconds at least, and twice as many at most.
+#: Window for measuring progress, in seconds; at most two windows are used.
 _WINDOW_S = 0.25
-#: Threads have no quotas. What they compute must be small beside this share of the memory limit.
+#: Divisor of the memory limit: chunks that threads compute must be small beside it, as threads have no quotas.
 _CHUNK_SHARE = 64
 _LEAST_LIMIT = 1 << 31
 
@@ -41,18 +39,18 @@ class Startup:
     is_wanted : bool
         Whether threads may compute at all.
     memory_limit : int
-        The engine's, in bytes.
+        Memory limit of the engine, in bytes.
     num_workers : int
-        How many workers it has.
+        Number of workers.
 
     Attributes
     ----------
     is_wanted : bool
         Whether threads may compute at all.
     loading : dict of int to ProcessHandle
-        Processes that import what they need while a thread computes in their place, by number.
+        Processes that still import while a thread computes in their place, by number.
     lost_time : LostTime
-        Looks at threads that compute.
+        Measurements of threads that compute.
 
     Examples
     --------
@@ -68,22 +66,22 @@ class Startup:
         self.is_wanted = is_wanted and memory_limit >= _LEAST_LIMIT
         self._num_workers = num_workers
         self.loading: dict[int, ProcessHandle] = {}
-        #: How long there was work and a processor for it, and how many chunks were computed.
+        #: Time with work and a processor for it, and the number of computed chunks.
         self._busy_s, self._finished = 0.0, 0
         self.lost_time = LostTime()
-        #: What threads have lost to each other, all of them together, until now and until there was work. Not
-        #: forgotten when workers end for want of work: who computes what holds the lock does so again.
+        #: Time that threads have lost to each other, until now and until the current work began. It is kept when
+        #: idle workers end: code that held the lock once is likely to run again.
         self._lost_s = self._lost_before_s = 0.0
-        #: What has not been copied of the user's arrays because threads read them, and what that would have taken.
+        #: Bytes of the user's arrays that threads read in place, and the time that copies would have taken.
         self._lent_bytes, self._saved_s = 0, 0.0
-        #: Since when there is work, None if there is none, and how many chunks had been computed then.
+        #: Start of the current work, None without work, and the number of chunks computed before.
         self._since_s: float | None = None
         self._finished_before = 0
-        #: The same of the last two windows of it.
+        #: Start and number of computed chunks of the last two windows.
         self._windows: deque[tuple[float, int]] = deque(maxlen=2)
 
     def note(self, runs: Collection[GraphRun], now_s: float) -> None:
-        """Take note of whether there is work."""
+        """Record whether there is work."""
         if runs and self._since_s is None:
             self._since_s, self._finished_before = now_s, self._finished
             self._lost_before_s = self._lost_s
@@ -95,36 +93,36 @@ class Startup:
             self._windows.append((now_s, self._finished))
 
     def note_finished(self, run: GraphRun | None, count: int) -> None:
-        """Take note of chunks that were computed, of a graph that may have ended."""
+        """Count computed chunks; their graph may have ended."""
         self._finished += count
         if run is not None:
             run.finished += count
 
     def may_use_threads(self, runs: Collection[GraphRun]) -> bool:
-        """Say whether threads are to be started for all that there is to compute."""
+        """Return whether threads may compute all of the given graphs."""
         return self.is_wanted and all(run.plan.is_library_code for run in runs)
 
     def note_lost(self, lost: Lost) -> None:
-        """Take note of what threads have lost to each other, and to others' programs, which is no work."""
+        """Record the time that threads lost to each other and to other programs."""
         self._lost_s += lost.lock_s
         self._busy_s -= lost.others_s
 
     def note_lent(self, lent_bytes: int) -> None:
-        """Take note of how many bytes of the user's arrays threads have read where they are, ever."""
+        """Record the total bytes of the user's arrays that threads have read in place."""
         self._saved_s += (lent_bytes - self._lent_bytes) / _COPIED_BYTES_PER_S
         self._lent_bytes = lent_bytes
 
     def wanted_processes(self, runs: Collection[GraphRun], is_short: bool, now_s: float) -> int:
-        """Return how many of the workers are to be processes.
+        """Return how many workers should be processes.
 
-        Where threads wait for the interpreter's lock all but one become processes: the last one has it to itself,
-        and each process that need not start is half a second or more of a processor's time. They are started once
-        as much has been lost as that takes, so that nobody pays much more than twice what would have been best.
+        If threads wait for the interpreter's lock, all but one become processes: the last thread has the lock to
+        itself, and each start takes half a second or more of a processor. Processes start once the lost time
+        equals the time for starting them, so that the total is at most about twice the best possible.
 
         Parameters
         ----------
         runs : collection of GraphRun
-            What there is to compute.
+            Graphs to compute.
         is_short : bool
             Whether memory is short.
         now_s : float
@@ -136,22 +134,21 @@ class Startup:
         return self._num_workers - 1 if self._is_worth_starting(runs, now_s) else 0
 
     def _is_worth_starting(self, runs: Collection[GraphRun], now_s: float) -> bool:
-        """Say whether threads have lost what it takes to start processes for all of them but one."""
+        """Return whether the lost time exceeds the time for starting processes in place of all threads but one."""
         if not self._lost_s:
             return False
         cost_s = _start_s() * (self._num_workers - 1) + self._saved_s
-        # Near the end of a computation they come too late for it, and for the next one early enough when it
-        # begins, if there is a next one.
+        # Near the end of a computation they come too late. The next computation can start them.
         return self._lost_s >= cost_s and (self._lost_before_s >= cost_s or self._is_much_left(runs, now_s))
 
     def is_worth_joining(self, runs: Collection[GraphRun], now_s: float) -> bool:
-        """Say whether enough is left to do for a process that has just come up, or nothing has been done yet."""
+        """Return whether enough work is left for a process that has just started."""
         return not self.may_use_threads(runs) or self._is_much_left(runs, now_s)
 
     def _is_much_left(self, runs: Collection[GraphRun], now_s: float) -> bool:
-        """Say whether there is work for a process, if it goes on as it has, or nothing has been done yet.
+        """Return whether the remaining work is worth a process, at the slower of the recent and the mean rate.
 
-        It may have been faster before: what chunks are read from is often done first, and in no time.
+        Source chunks often come first and take little time, so the mean rate alone is too optimistic.
         """
         done = self._finished - self._finished_before
         if self._since_s is None or done <= 0:
@@ -164,7 +161,7 @@ class Startup:
         return left * each_s >= max(_start_s(), _LEFT_S)
 
     def due_s(self, runs: Collection[GraphRun], now_s: float) -> float | None:
-        """Return when there has been enough work for processes, None if there is none, or none for them."""
+        """Return when there has been enough work for processes; None without work, or without the lock."""
         if self._since_s is None or not has_lock():
             # Without the lock threads compute as fast as processes.
             return None

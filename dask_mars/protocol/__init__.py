@@ -1,6 +1,6 @@
 """The protocol between an engine and its workers: frames, messages, references, pickles.
 
-Frames and their messages, packed columns of chunks, references to stored objects, pickles, the control page in
-shared memory, locks that hold across processes, and what a task is to find around it. It knows neither who sends
-nor who decides. Begin with `channel`.
+It has frames and messages, packed columns of chunks, references to stored objects, pickles, the control page in
+shared memory, interprocess locks, and the context of tasks. It knows neither senders nor decisions. Begin with
+`channel`.
 """

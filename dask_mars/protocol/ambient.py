@@ -1,6 +1,6 @@
 """The settings of a process that tasks read: one row each, of Python, Dask and the libraries that tasks call.
 
-This module knows where each is kept, private corners included, and how to set it. `context` says when.
+This module knows where each is stored, even privately, and how to set it. `context` decides when.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ import dask
 
 from dask_mars.protocol import reloads, thread_limits
 
-#: Entry points by which other packages add rows: the name is the module whose settings they are, and the object
-#: has `read()` and `apply(value)`.
+#: Entry points for rows of other packages: the name is the module with the settings, and the object has `read()`
+#: and `apply(value)`.
 GROUP = "dask_mars.ambient"
-#: Environment of workers, unless the user has set these: one thread a process, and memory that stays warm.
+#: Environment of workers, unless the user has set these: one thread per process, and memory that stays mapped.
 WORKER_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -45,8 +45,8 @@ WORKER_ENVIRONMENT = {
     "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS": "1",
     "TF_NUM_INTEROP_THREADS": "1",
     "TF_NUM_INTRAOP_THREADS": "1",
-    # What decodes. Zarr's own concurrency and Arrow's threads of input and output wait more than they compute, and
-    # with one of these Arrow may wait for itself.
+    # Threads that decode. Zarr's own concurrency and Arrow's I/O threads mostly wait, and with only one of them
+    # Arrow may deadlock.
     "ZARR_THREADING__MAX_WORKERS": "1",
     # glibc: keep freed memory instead of faulting fresh pages in for every temporary array.
     "MALLOC_MMAP_THRESHOLD_": "1073741824",
@@ -54,7 +54,7 @@ WORKER_ENVIRONMENT = {
     # Equal strings must hash alike in all workers, or grouping by hash would scatter a group over partitions.
     "PYTHONHASHSEED": "6640",
 }
-#: What libraries go by that have no variable of their own set: who has set it means these as well.
+#: Fallback of libraries whose own variable is not set: the user's value for it applies to these as well.
 _COMMON = "OMP_NUM_THREADS"
 _FOLLOW = (
     "OPENBLAS_NUM_THREADS",
@@ -74,19 +74,19 @@ def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def frozen(value: Any) -> Any:
-    """Return a copy of a value that does not change with it, as far as it is made of dicts and lists."""
+    """Return a copy of a value, with copies of its dicts and lists."""
     if isinstance(value, dict):
         return {key: frozen(item) if isinstance(item, (dict, list)) else item for key, item in dict.items(value)}
     return list(map(frozen, value)) if type(value) is list else value
 
 
 def is_same(copied: Any, live: Any) -> bool:
-    """Return whether a live value is still what `frozen` has copied."""
+    """Return whether a live value still equals its copy by `frozen`."""
     try:
         # Subclasses of dict, such as matplotlib's, compare entry by entry in Python.
         return bool(copied == live) if type(copied) is not dict else dict.__eq__(copied, live) is True
     except Exception:
-        # Arrays among the values, say.
+        # Some values, such as arrays, have no single result.
         return False
 
 
@@ -101,19 +101,19 @@ class Setting:
     Attributes
     ----------
     name : str
-        What users call it.
+        The name for users.
     read : callable
-        Takes the module, and returns the value in force, which need not be a copy.
+        Takes the module, and returns the current value, not necessarily a copy.
     apply : callable
-        Takes the module and what `carried` has returned elsewhere, and puts it in force.
+        Takes the module and a result of `carried`, and applies it.
     module : str
-        Keeps the setting; where the module is not imported, the row costs nothing.
+        The module with the setting; where it is not imported, the row costs nothing.
     of_host : bool
-        Whether it belongs to the machine, and is not sent to another.
+        Whether it belongs to the machine, and is not sent to others.
     carried : callable
-        Takes the module and a copy of the value, and returns what travels.
+        Takes the module and a copy of the value, and returns the form to send.
     quiet : frozenset of str
-        Parts that mean nothing to tasks, so that they may be lost without a word.
+        Parts without meaning for tasks, whose loss needs no warning.
     """
 
     name: str
@@ -130,7 +130,7 @@ class Setting:
 
 def _directory(module: Any) -> str | None:
     try:
-        # pathlib takes several times as long, and each computation asks.
+        # pathlib takes several times as long, and each computation calls this.
         return os.getcwd()  # noqa: PTH109
     except OSError:
         return None
@@ -138,7 +138,7 @@ def _directory(module: Any) -> str | None:
 
 def _change_directory(module: Any, directory: str | None) -> None:
     if directory is not None:
-        # If it is gone since, relative paths fail in the task, as they would in the client.
+        # If it was removed since, relative paths fail in the task, as they would in the client.
         with contextlib.suppress(OSError):
             os.chdir(directory)
 
@@ -148,7 +148,7 @@ def _set_path(module: Any, path: list[str]) -> None:
 
 
 def _environment(module: Any) -> Any:
-    # The raw mapping: decoding every variable at each call would be half of the cost.
+    # The raw mapping: decoding all variables would be half of the cost of each call.
     return getattr(os.environ, "_data", None) or os.environ
 
 
@@ -166,21 +166,21 @@ def _set_environment(module: Any, raw: Mapping[Any, Any]) -> None:
 
 
 def _set_config(module: Any, settings: dict[str, Any]) -> None:
-    # Workers are all the parallelism there is: a nested compute runs where it is. The last of these names is that
-    # of a client which is not here.
+    # A nested compute must run inline, as all workers are in use. "dask.distributed" is the name of a client that
+    # does not exist here.
     if settings.get("scheduler") in (None, "mars", "dask.distributed"):
         settings["scheduler"] = "sync"
     dask.config.config.clear()
     dask.config.config.update(settings)
     for defaults in dask.config.defaults:
-        # Of libraries that only tasks have imported.
+        # Defaults of libraries that only tasks have imported.
         dask.config.update(dask.config.config, defaults, priority="old")
 
 
 def _umask(module: Any) -> int | None:
     try:
-        # The only way to learn it that does not change it for a moment, in which other threads may make files; and
-        # an object of a file is closed when Ctrl-C arrives while it is made.
+        # Other ways change it for a moment, in which other threads may create files. FileIO is closed even if
+        # Ctrl-C interrupts its creation.
         with io.FileIO("/proc/self/status") as status:
             _, found, rest = status.read(256).partition(b"Umask:")
     except OSError:
@@ -194,7 +194,7 @@ def _set_umask(module: Any, mask: int | None) -> None:
 
 
 def _set_filters(module: Any, filters: list[Any]) -> None:
-    # It also has Python forget what the filters before have said.
+    # This also resets Python's record of shown warnings.
     warnings.resetwarnings()
     warnings.filters.extend(filters)  # type: ignore[attr-defined]
 
@@ -217,7 +217,7 @@ def _config_of(module: Any) -> Any:
 
 
 def _changed_config(module: Any, config: dict[str, Any]) -> dict[str, Any]:
-    """Return what differs from the defaults of a library: workers have others, of as many threads."""
+    """Return a library's differences from its defaults: workers have other defaults for threads."""
     return dict(_differences(config, ChainMap(*module.config.defaults)))
 
 
@@ -281,7 +281,7 @@ def _flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 def _changed_parameters(module: Any, parameters: dict[str, Any]) -> dict[str, Any]:
     changed = dict(_differences(parameters, _default_parameters(module)))
     if not isinstance(changed.get("backend"), str):
-        # While matplotlib has not chosen one, an object that stands for none is there.
+        # Until matplotlib has chosen one, this is a sentinel object.
         changed.pop("backend", None)
     return changed
 
@@ -298,7 +298,7 @@ def _default_parameters(module: Any) -> dict[str, Any]:
     return defaults
 
 
-#: In the order in which they are applied.
+#: In the order of their application.
 SETTINGS = (
     Setting("the working directory", _directory, _change_directory, of_host=True),
     Setting("sys.path", lambda module: sys.path, _set_path, of_host=True),
@@ -370,16 +370,16 @@ SETTINGS = (
 
 @functools.cache
 def settings() -> dict[str, Setting]:
-    """Return all rows by their names, those of other packages included."""
+    """Return all rows by name, including those of other packages."""
     return {setting.name: setting for setting in (*SETTINGS, *_of_other_packages())}
 
 
 def _of_other_packages() -> Iterator[Setting]:
     for distribution in importlib.metadata.distributions():
-        # Most have none, and parsing what the others have would take three times as long.
+        # Most packages have none, and parsing all entry points would take three times as long.
         if GROUP in (distribution.read_text("entry_points.txt") or ""):
             for entry_point in distribution.entry_points.select(group=GROUP):
-                # Imported with the first use, when the module itself is there.
+                # Imported on first use, when the module itself is imported.
                 yield _of_another_package(entry_point.name, functools.cache(entry_point.load))
 
 

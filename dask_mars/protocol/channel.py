@@ -1,6 +1,6 @@
 """Framed messages over a local socket pair: eight bytes of length, then a pickle; see `messages`.
 
-Only small things travel here; arrays stay in shared memory.
+Messages are small; arrays stay in shared memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dask_mars.protocol.messages import Start
 
 _LENGTH = struct.Struct("<Q")
 _CHUNK_BYTES = 1 << 18
-#: A longer frame has no message in it.
+#: Longest valid frame, in bytes.
 _LONGEST = 1 << 40
 
 
@@ -37,12 +37,12 @@ def _receive_exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def frame(payload: bytes) -> bytes:
-    """Return a payload with its length before it."""
+    """Return a payload behind its length."""
     return _LENGTH.pack(len(payload)) + payload
 
 
 class UnreadableStream(Exception):
-    """There is something else in a stream than framed messages."""
+    """A stream contains something else than framed messages."""
 
 
 class FrameReader:
@@ -52,12 +52,12 @@ class FrameReader:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Take in bytes and yield the payloads that are complete.
+        """Append bytes and yield the complete payloads.
 
         Raises
         ------
         UnreadableStream
-            No message can be as long as is said.
+            The stated length is too large for a message.
         """
         buffer = self._buffer
         buffer += data
@@ -76,7 +76,7 @@ class FrameReader:
 
 
 def receive(connection: socket.socket, wait: bool) -> bytes | None:
-    """Return bytes that have arrived; b"" at the end of the stream; None if there are none and `wait` is false."""
+    """Return received bytes; b"" at the end of the stream; None if there are none and `wait` is false."""
     flags = 0 if wait else socket.MSG_DONTWAIT
     try:
         return connection.recv(_CHUNK_BYTES, flags)

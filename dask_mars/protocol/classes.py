@@ -1,7 +1,7 @@
-"""Completes how cloudpickle sends classes by value: slots, qualified names, members of enumerations.
+"""Completes cloudpickle's classes by value: slots, qualified names, members of enumerations.
 
-A class that comes home finds the one it was sent from, which nothing of the copy may change: methods of a copy
-refer to copies of the global variables.
+A class that returns to its process becomes the original, unchanged by the copy: methods of a copy refer to copies
+of the global variables.
 """
 
 from __future__ import annotations
@@ -11,26 +11,27 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-#: Classes that have travelled, by cloudpickle's identifiers.
+#: Classes that were sent or received, by cloudpickle's identifiers.
 _travelled: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
 #: Whether each of these is this process's own, rather than read from a pickle.
 _is_own: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
-#: What members of enumerations have without any code of the class.
+#: Attributes of members of enumerations that Python sets itself.
 _MEMBER_NAMES = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
 
 
 def complete_reduction(kind: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return how to send a class by value, given how cloudpickle does."""
+    """Return how to send a class by value, given cloudpickle's reduction."""
     build, arguments, (attributes, slots), *_, set_state = reduced
     members: dict[str, dict[str, Any]] = {}
     if isinstance(kind, enum.EnumType):
-        # Aliases and combined flags are no members to cloudpickle, and no class lets attributes replace them.
+        # cloudpickle does not treat aliases and combined flags as members, and no class lets attributes replace
+        # them.
         named: Mapping[str, Any] = kind.__members__
         arguments = (*arguments[:3], {name: member.value for name, member in named.items()}, *arguments[4:])
         attributes = {name: value for name, value in attributes.items() if name not in named}
         members = {name: _attributes_of(member) for name, member in named.items()}
     else:
-        # Without its slots a class makes objects that the original cannot take over.
+        # Objects of a class without its slots are incompatible with the original.
         own = {"__slots__": vars(kind)["__slots__"]} if "__slots__" in vars(kind) else {}
         arguments = (*arguments[:3], {**arguments[3], "__qualname__": kind.__qualname__, **own}, *arguments[4:])
     identifier = arguments[-2]
@@ -41,7 +42,7 @@ def complete_reduction(kind: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _class_again(build: Callable[..., type], identifier: str, arguments: tuple[Any, ...]) -> type:
-    """Return the class that has this identifier here, or make it: that may register it with a class above it."""
+    """Return the class with an identifier, or build it, which may register it with a base class."""
     kind = _travelled.get(identifier)
     if kind is None:
         kind = _travelled[identifier] = _built(build, *arguments)
@@ -49,7 +50,7 @@ def _class_again(build: Callable[..., type], identifier: str, arguments: tuple[A
 
 
 def _built(build: Callable[..., type], first: Any, second: Any, bases: Any, *others: Any) -> type:
-    """Make a class; what ``__init_subclass__`` of a class above it did at home travels with that class."""
+    """Build a class, without calling ``__init_subclass__`` of copied base classes: the pickle has its effects."""
     above = dict.fromkeys(base for below in bases for base in below.__mro__) if isinstance(bases, tuple) else ()
     copies = [kind for kind in above if "__init_subclass__" in vars(kind) and _is_own.get(kind) is False]
     functions = [vars(kind)["__init_subclass__"] for kind in copies]
@@ -67,7 +68,7 @@ def _attributes_of(member: Any) -> dict[str, Any]:
 
 
 def _set_state(kind: Any, state: tuple[Callable[[Any, Any], None], Any, dict[str, dict[str, Any]]]) -> None:
-    """Give a class that has been read its attributes, unless it is this process's own."""
+    """Set the attributes of a class from a pickle, unless it is this process's own."""
     if _is_own.setdefault(kind, False):
         return
     set_state, attributes, members = state

@@ -1,7 +1,7 @@
-"""Operands and chunks on their way from the engine to a worker, in as few bytes and as few objects as will do.
+"""Operands and chunks on their way from the engine to a worker, in few bytes and few objects.
 
-An operand goes to a worker once for each graph: its program as plain tuples, its functions as op ids. Chunks go in
-columns, since a column of numbers is one object to pickle, and a record a chunk would be one a chunk.
+A worker gets an operand once for each graph: its program as plain tuples, its functions as op ids. Chunks travel
+in columns: a column of numbers is one object to pickle, records would be one object per chunk.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 from dask_mars.graph.chunks import Operand, Step
 from dask_mars.graph.functions import FunctionRegistry
 
-#: Name, op ids (None for functions that travel by value), steps, number of inputs and of literals, and what the
-#: sender has made of the functions that travel by value.
+#: Name, op ids (None for functions that travel by value), steps, number of inputs and of literals, and the packed
+#: functions that travel by value.
 PackedOperand = tuple[
     str, tuple[int | None, ...], list[tuple[int, tuple[int, ...], tuple[str, ...]]], int, int, Any
 ]
-#: One byte a number, or an array's type code and its bytes.
+#: One byte per number, or an array's type code and its bytes.
 PackedNumbers = bytes | tuple[str, bytes]
 #: Operand numbers, inputs, literals; None for a column that is empty in every chunk.
 PackedChunks = tuple[PackedNumbers, list[tuple[int, ...]] | None, Any]
@@ -28,16 +28,16 @@ PackedChunks = tuple[PackedNumbers, list[tuple[int, ...]] | None, Any]
 def pack_operand(
     operand: Operand, mapping: FunctionRegistry, by_value: Callable[[list[Callable[..., Any]]], Any]
 ) -> PackedOperand:
-    """Make an operand ready to travel.
+    """Pack an operand for a message.
 
     Parameters
     ----------
     operand : Operand
-        What to pack.
+        The operand.
     mapping : FunctionRegistry
-        Gives functions their op ids.
+        Returns op ids of functions.
     by_value : callable
-        Packs the functions that have none.
+        Packs functions without an op id.
     """
     function_ids = tuple([mapping.function_id(function) for function in operand.functions])
     nameless = [
@@ -56,7 +56,7 @@ def pack_operand(
 
 
 def function_ids_of(packed: PackedOperand) -> list[int]:
-    """Return the op ids of those functions of a packed operand that do not travel by value."""
+    """Return the op ids of a packed operand's functions."""
     _, function_ids, *_ = packed
     return [function_id for function_id in function_ids if function_id is not None]
 
@@ -64,16 +64,16 @@ def function_ids_of(packed: PackedOperand) -> list[int]:
 def unpack_operand(
     packed: PackedOperand, mapping: FunctionRegistry, by_value: Callable[[Any], Iterable[Callable[..., Any]]]
 ) -> Operand:
-    """Return the operand, importing what its functions need.
+    """Return the operand, importing its functions.
 
     Parameters
     ----------
     packed : tuple
-        As `pack_operand` returns it.
+        A result of `pack_operand`.
     mapping : FunctionRegistry
-        Has learnt the op ids.
+        Knows the op ids.
     by_value : callable
-        Unpacks the functions that have none.
+        Unpacks functions without an op id.
     """
     name, function_ids, steps, input_count, literal_count, rest = packed
     nameless = iter(() if rest is None else by_value(rest))
@@ -89,7 +89,7 @@ def pack_chunks(
     literals: list[tuple[Any, ...]],
     by_value: Callable[[list[tuple[Any, ...]]], Any],
 ) -> PackedChunks:
-    """Make the columns of some chunks ready to travel; `by_value` packs their literals."""
+    """Pack the columns of some chunks for a message; `by_value` packs their literals."""
     return (
         pack_numbers(operands),
         inputs if any(inputs) else None,
@@ -100,7 +100,7 @@ def pack_chunks(
 def unpack_chunks(
     packed: PackedChunks, by_value: Callable[[Any], Iterable[tuple[Any, ...]]]
 ) -> tuple[Iterable[int], Iterable[tuple[int, ...]], Iterable[tuple[Any, ...]]]:
-    """Return the columns: operand numbers, inputs and literals. The last two may go on for ever."""
+    """Return the columns: operand numbers, inputs and literals. The last two may be endless."""
     operands, inputs, literals = packed
     return (
         unpack_numbers(operands),
@@ -110,7 +110,7 @@ def unpack_chunks(
 
 
 def pack_numbers(numbers: list[int]) -> PackedNumbers:
-    """Return natural numbers in the fewest bytes each that hold them all.
+    """Return natural numbers with the smallest item size that fits all.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""What surrounds the tasks of a computation: compared and sent by clients, put in force and taken back by workers.
+"""The context of a computation's tasks: clients compare and send it, workers apply and restore it.
 
-Under threads a task shares it with the code that asked for it. `ambient` has the settings of the process, a row
-each, and `variables` the calling thread's context variables. Threads of the user's process need the latter alone.
+Under threads a task shares it with the calling code. `ambient` has the settings of the process, a row each, and
+`variables` the calling thread's context variables. Threads of the user's process need only the latter.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from dask_mars.protocol.ambient import SETTINGS, Setting, frozen, is_same, setti
 from dask_mars.protocol.imports import ImportWatch
 from dask_mars.protocol.pickling import dumps, loads
 
-#: Under this name context variables travel with the settings.
+#: Name of the context variables among the settings.
 _VARIABLES = "context variables"
 _TABLE = {setting.name: setting for setting in SETTINGS}
 _KNOWN = _TABLE.keys() | {_VARIABLES}
 _OF_HOST = {name: setting for name, setting in _TABLE.items() if setting.of_host}
 _MISSING = object()
-#: Of which users were told that they stay behind.
+#: Names of settings that a warning has mentioned.
 _told: set[str] = set()
 
 
 class Context:
-    """A snapshot of the client's surroundings.
+    """A snapshot of the client's settings and context variables.
 
     Parameters
     ----------
     previous : Context, optional
-        What has not changed since is not pickled again.
+        An earlier snapshot, whose unchanged settings are not pickled again.
     given : mapping of str to bytes, optional
-        Another machine's `portable`, unpacked, which takes the place of all but what belongs to this one.
+        Another machine's `portable`, unpacked. It replaces all settings except those of this machine.
 
     Attributes
     ----------
     payload : bytes
-        What a worker needs to take them over.
+        The snapshot for workers.
     """
 
     def __init__(self, previous: Context | None = None, given: Mapping[str, bytes] | None = None) -> None:
         self._given = given
         self._rows = settings() if given is None else _OF_HOST
         self._values: dict[str, Any] = {}
-        #: Pickles by name, and what of each cannot be pickled, and why.
+        #: Pickles by name, and the errors of parts that cannot be pickled.
         self._pickles: dict[str, tuple[bytes, dict[str, Exception]]] = {}
         for setting, module, value in self._read():
             name = setting.name
@@ -78,7 +78,7 @@ class Context:
                     value = setting.read(module)
                 except Exception:
                     if getattr(module.__spec__, "_initializing", False):
-                        # Another thread imports it at the moment.
+                        # Another thread is importing the module.
                         continue
                     value = _MISSING
                 yield setting, module, value
@@ -91,16 +91,16 @@ class Context:
         return all(is_same(known.get(setting.name, _MISSING), value) for setting, _, value in self._read())
 
     def portable(self) -> bytes:
-        """Return what holds on other machines as well, for `unpack_portable`."""
+        """Return the settings for other machines, for `unpack_portable`."""
         portable = {name: data for name, data in self._known().items() if name not in _OF_HOST}
-        # Each subtask has it.
+        # Each subtask carries it.
         return zlib.compress(pickle.dumps(portable), 1)
 
     def _known(self) -> dict[str, bytes]:
         return {name: data for name, (data, _) in self._pickles.items() if data}
 
     def losses(self) -> list[str]:
-        """Return what to tell the user of settings that stay behind, once for each."""
+        """Return messages for the user about settings that cannot be sent, once for each."""
         texts = []
         for _, lost in self._pickles.values():
             for name, error in lost.items():
@@ -114,7 +114,7 @@ class Context:
 
 
 def _pickled(name: str, value: Any, quiet: frozenset[str]) -> tuple[bytes, dict[str, Exception]]:
-    """Return the pickle of a setting without what cannot be pickled, and why that cannot be."""
+    """Return the pickle of a setting's picklable parts, and the errors of the others."""
     try:
         return dumps(value), {}
     except Exception as error:
@@ -144,13 +144,13 @@ def _without_lost(name: str, value: Any, lost: dict[str, Exception], quiet: froz
 
 @functools.lru_cache(16)
 def unpack_portable(data: bytes) -> Mapping[str, bytes]:
-    """Return what a `Context` has given for other machines, by name."""
+    """Return the settings from `Context.portable`, by name."""
     given: dict[str, bytes] = pickle.loads(zlib.decompress(data))
     return given
 
 
 def with_variables(given: Mapping[str, bytes]) -> contextvars.Context:
-    """Return a copy of this thread's context in which another's variables are set."""
+    """Return a copy of this thread's context with another's variables."""
     context = contextvars.copy_context()
     for variable in _variables_in(given):
         # Another version of the module may have no such variable.
@@ -165,14 +165,14 @@ def _variables_in(pickles: Mapping[str, bytes]) -> list[variables.Variable]:
 
 
 class TaskContext:
-    """What the tasks of a worker process find around them.
+    """The context of a worker process's tasks.
 
     Attributes
     ----------
     variables : contextvars.Context
         Tasks run in copies of it.
     failures : list of str
-        What to tell the user of settings that could not be put in force.
+        Messages for the user about settings that could not be applied.
     """
 
     def __init__(self) -> None:
@@ -181,23 +181,23 @@ class TaskContext:
         self.failures: list[str] = []
         self._failed: set[str] = set()
         self._pickles: dict[str, bytes] = {}
-        #: By name: the pickle that was applied, None if the worker's own value was, and what was found afterwards.
+        #: By name: the applied pickle, None for the worker's own value, and the resulting value.
         self._applied: dict[str, tuple[bytes | None, Any]] = {}
-        #: What the settings were before.
+        #: The worker's own values.
         self._own: dict[str, Any] = {}
 
     @functools.cached_property
     def _watch(self) -> ImportWatch:
-        # It refers back to this, and threads need none: what they hold is to go with them.
+        # Only on use: it refers back to this object, and threads, which need none, must free their context.
         return ImportWatch(self._arrived)
 
     def enter(self, payload: bytes) -> None:
-        """Take over the surroundings that a `Context` has found."""
+        """Apply the settings of a `Context`."""
         self._pickles = pickle.loads(payload)
         self.restore()
 
     def restore(self) -> None:
-        """Put in force what is not, or not any more: tasks may have changed it."""
+        """Apply settings again that tasks may have changed."""
         for name, setting in self._rows().items():
             if name not in self._pickles and name not in self._own:
                 continue
@@ -214,18 +214,18 @@ class TaskContext:
                 self._watch.wait_for(variable.module)
 
     def _rows(self) -> Mapping[str, Setting]:
-        # Looking for those of other packages takes milliseconds.
+        # The search for rows of other packages takes milliseconds.
         return _TABLE if self._pickles.keys() <= _KNOWN else settings()
 
     def _arrived(self, name: str) -> None:
-        """Put in force what belongs to a module that has just been imported, maybe by a task."""
+        """Apply the settings of a module that was just imported, perhaps by a task."""
         for setting in self._rows().values():
             if setting.module == name and setting.name in self._pickles:
                 self._put(setting, sys.modules[name])
         for variable in self._carried_variables():
             if variable.module == name:
                 self._set(variable)
-                # If a task has imported it, that runs in a copy.
+                # A task that has imported it runs in a copy of the context.
                 with contextlib.suppress(Exception):
                     variable.set()
 
@@ -251,7 +251,7 @@ class TaskContext:
             value = self._own[name] if data is None else loads(data)
             if applied is None:
                 self._own[name] = setting.carried(module, frozen(setting.read(module)))
-            # Of some settings only what has been changed travels.
+            # Some settings travel only as changes.
             if applied is not None or value != {}:
                 if setting.module == "sys":
                     setting.apply(module, value)

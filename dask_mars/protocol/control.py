@@ -1,12 +1,11 @@
-"""The control page: shared memory in which each worker notes what it does, and the engine what it is to stop.
+"""The control page: shared memory with notes of each worker about its work, and of the engine about cancellations.
 
-The engine reads there what a worker was doing when it died, whether it is in the middle of something, and in which
-step of it. A worker reads there, when it gets a signal, which graph's task it is to leave, and whether it is to
-give back what waits in its queue. There it has its quota of memory, asks for more, and gets its answer:
-`store/_quota.h` knows the layout too.
+The engine reads what a worker was running when it died, and in which step. On a signal a worker reads which
+graph's task it must leave, and whether to return its queue. The page also has the worker's memory quota, its
+requests for more, and the answers: `store/_quota.h` has the same layout.
 
-The ids here have stage 0, which says nothing: workers are not told how deep a chunk is in its graph. Graph and
-number are enough to find it; `graph.ids.SubtaskIds` makes the id that people are told.
+The ids here have stage 0, which means nothing: workers do not know the depth of a chunk in its graph. Graph and
+number identify it; `graph.ids.SubtaskIds` creates the id for users.
 """
 
 from __future__ import annotations
@@ -17,47 +16,47 @@ from typing import NamedTuple
 
 from dask_mars.graph.ids import NO_SUBTASK, NUMBER_LIMIT, SUBTASK_ID_BYTES, SubtaskId, decode_subtask_id
 
-#: A worker's part of the page: two cache lines, so that workers do not slow each other down.
+#: Bytes of a worker's part of the page: two cache lines, so that workers do not slow each other down.
 PART_BYTES = 128
-#: Where in a part the step stands, in one byte. It means nothing while no subtask is noted.
+#: Position of the step in a part, one byte. It is undefined while no subtask is noted.
 STEP_AT = SUBTASK_ID_BYTES
-#: Where the engine writes the number of a graph. Four bytes of their own, which no reader sees half written.
+#: Number of the graph to stop, from the engine. Four aligned bytes, which no reader sees half written.
 _STOP = slice(16, 20)
-#: Where it counts how often the worker was asked to give back what waits in its queue.
+#: Number of requests to return the queue.
 _RECALLS = slice(20, 24)
-#: By how many bytes a worker's memory may grow while an operand runs, and by how many it wants to.
+#: Allowed and requested growth of a worker's memory while an operand runs, in bytes.
 _GRANTED, _ASKED = slice(24, 32), slice(32, 40)
-#: Why it does not get what it wants, one of `REFUSALS`.
+#: Reason for refused growth: `REFUSED`, `POSTPONED` or `STOPPED`.
 _REFUSAL = slice(40, 44)
-#: Whether it is to give the pages of free blocks back at once.
+#: Whether to return the pages of free blocks at once.
 _EAGER = slice(44, 48)
-#: What its arrays have of the arena that the store does not count.
+#: Arena bytes of its arrays that the store does not count.
 _HELD = slice(48, 56)
-#: What an operand has taken of private memory, of what was asked for.
+#: Growth of private memory by an operand, within the quota.
 _PRIVATE_GROWTH = slice(56, 64)
-#: What was counted when it was refused: `QuotaFigures`.
+#: Figures of the engine at a refusal: `QuotaFigures`.
 _FIGURES = slice(64, 96)
-#: Of a process that starts: how many modules it has begun to import, and the end of the last one's name.
+#: Of a starting process: number of begun imports, and the end of the last module's name.
 _MODULES, _MODULE = slice(96, 100), slice(100, 128)
 
-#: Behind all parts: the length of the path of the directory for spilled values, and the path.
+#: After all parts: length of the path of the directory for spilled values, and the path.
 _PATH_BYTES = 4096
 
-#: Noted of a graph none of whose chunks it is that a worker is busy with.
+#: Note for a worker that is busy with a graph but with none of its chunks.
 NO_CHUNK = NUMBER_LIMIT - 1
 
-#: Steps of a subtask: its operand is read, its inputs are, it is computed, its result is put into the store.
+#: Steps of a subtask: unpacking its operand, loading its inputs, computing, sealing its result.
 PREPARE, LOAD, COMPUTE, SEAL = range(4)
-#: What they are called.
+#: Names of the steps.
 STEPS = ("prepare", "load", "compute", "seal")
 
 
-#: Growth is refused for good, or the operand is to be tried again when there is more room, or it is cancelled.
+#: Reasons for refused growth: final, postponed until there is more room, or cancelled.
 REFUSED, POSTPONED, STOPPED = 1, 2, 3
 
 
 class QuotaFigures(NamedTuple):
-    """What was counted when growth was refused, in bytes.
+    """The engine's figures when growth was refused, in bytes.
 
     Attributes
     ----------
@@ -66,9 +65,9 @@ class QuotaFigures(NamedTuple):
     stored_bytes : int
         Results in the store.
     reserved_bytes : int
-        What others were granted.
+        Growth granted to other workers.
     private_bytes : int
-        What processes have for themselves.
+        Private memory of processes.
     """
 
     limit_bytes: int
@@ -78,12 +77,12 @@ class QuotaFigures(NamedTuple):
 
 
 def quota_figures(part: memoryview) -> QuotaFigures:
-    """Return what was counted when a worker was refused growth."""
+    """Return the figures of a worker's refusal."""
     return QuotaFigures(*part[_FIGURES].cast("Q"))
 
 
 def granted_bytes(part: memoryview) -> int:
-    """Return by how many bytes a worker's memory may grow."""
+    """Return the allowed growth of a worker's memory."""
     return int(part[_GRANTED].cast("Q")[0])
 
 
@@ -93,27 +92,27 @@ def page_bytes(workers: int) -> int:
 
 
 def starting_at(worker: int) -> int:
-    """Return where in the page a process that starts writes "=I28s", its modules and the last one's name."""
+    """Return where a starting process writes "=I28s": its modules and the last one's name."""
     return worker * PART_BYTES + _MODULES.start
 
 
 def to_stop(part: memoryview) -> int:
-    """Return the graph whose task a worker is to leave, 0 for none."""
+    """Return the graph whose task a worker must leave, 0 for none."""
     return int(part[_STOP].cast("I")[0])
 
 
 def recall_attempts(part: memoryview) -> int:
-    """Return how often a worker was asked to give back what waits in its queue."""
+    """Return the number of requests to a worker to return its queue."""
     return int(part[_RECALLS].cast("I")[0])
 
 
 class ControlPage:
-    """All workers' notes.
+    """The notes of all workers.
 
     Parameters
     ----------
     memory : memoryview
-        Of `page_bytes`, shared by all processes.
+        Memory of `page_bytes`, shared by all processes.
     """
 
     def __init__(self, memory: memoryview) -> None:
@@ -121,16 +120,16 @@ class ControlPage:
 
     def _refer_to(self, memory: memoryview) -> None:
         self._memory = memory
-        #: What workers ask for, by number; more than there are.
+        #: Requested growth by worker number; longer than the number of workers.
         self._asked = memory.cast("Q")[_ASKED.start // 8 :: PART_BYTES // 8]
 
     def detach(self) -> None:
-        """Release the shared memory, which the last reference unmaps; readers find a copy of the last notes."""
+        """Release the shared memory, unmapped with its last reference; readers get a copy of the last notes."""
         self._refer_to(memoryview(bytearray(self._memory)))
 
     @property
     def spill_directory(self) -> str | None:
-        """Where workers may write results for which there is no room; None until the engine has said so."""
+        """Directory where workers may write results without room; None until the engine has set it."""
         field = self._memory[-_PATH_BYTES:]
         length = int(field[:4].cast("I")[0])
         return os.fsdecode(bytes(field[4 : 4 + length])) if length else None
@@ -139,12 +138,12 @@ class ControlPage:
     def spill_directory(self, path: str) -> None:
         field, name = self._memory[-_PATH_BYTES:], os.fsencode(path)
         if len(name) <= _PATH_BYTES - 4:
-            # The length comes last: whoever reads it reads the path.
+            # The length comes last: readers check it before they read the path.
             field[4 : 4 + len(name)] = name
             field[:4].cast("I")[0] = len(name)
 
     def part_of(self, worker: int) -> memoryview:
-        """Return all of a worker's part."""
+        """Return a worker's part."""
         return self._memory[worker * PART_BYTES :][:PART_BYTES]
 
     def running_id_of(self, worker: int) -> memoryview:
@@ -152,7 +151,7 @@ class ControlPage:
         return self._memory[worker * PART_BYTES :][:SUBTASK_ID_BYTES]
 
     def clear(self, worker: int) -> None:
-        """Note that a worker runs nothing, and is to stop nothing."""
+        """Note that a worker runs nothing, and must stop nothing."""
         self.running_id_of(worker)[:] = NO_SUBTASK
         self.stop(worker, 0)
         part = self.part_of(worker)
@@ -160,59 +159,59 @@ class ControlPage:
             part[field] = bytes(field.stop - field.start)
 
     def running(self, worker: int) -> SubtaskId | None:
-        """Return the subtask that a worker is in the middle of, with stage 0."""
+        """Return a worker's running subtask, with stage 0."""
         noted = bytes(self.running_id_of(worker))
-        # The task's number comes first, and says enough where a write was cut short by the end of the process.
+        # The graph's number comes first, and suffices if the process has died during the write.
         return None if noted.startswith(NO_SUBTASK[:4]) else decode_subtask_id(noted)
 
     def step(self, worker: int) -> str:
-        """Return the step of the subtask that a worker is in the middle of."""
+        """Return the step of a worker's running subtask."""
         return STEPS[self._memory[worker * PART_BYTES + STEP_AT]]
 
     def clear_progress(self, worker: int) -> None:
-        """Note that a worker has not begun to import anything."""
+        """Note that a worker has not begun any imports."""
         self.part_of(worker)[_MODULES.start : _MODULE.stop] = bytes(_MODULE.stop - _MODULES.start)
 
     def progress(self, worker: int) -> int:
-        """Return how many modules a worker that starts has begun to import."""
+        """Return how many imports a starting worker has begun."""
         return int(self.part_of(worker)[_MODULES].cast("I")[0])
 
     def importing(self, worker: int) -> str:
-        """Return the module that a worker has begun to import last; "" if it has not come so far."""
+        """Return the module that a worker has begun to import last; "" before the first."""
         return bytes(self.part_of(worker)[_MODULE]).rstrip(b"\0").decode("utf-8", "replace")
 
     def stop(self, worker: int, graph: int) -> None:
-        """Note whose task a worker is to leave, 0 for none."""
+        """Note the graph whose task a worker must leave, 0 for none."""
         self.part_of(worker)[_STOP].cast("I")[0] = graph
 
     def grant(self, worker: int, size_bytes: int) -> None:
-        """Let a worker's memory grow by so many bytes while an operand runs."""
+        """Allow a worker's memory to grow by some bytes while an operand runs."""
         self.part_of(worker)[_GRANTED].cast("Q")[0] = size_bytes
 
     def asking(self) -> list[tuple[int, int]]:
-        """Return the workers that wait, and by how many bytes they want to grow."""
+        """Return the waiting workers, and the growth that they request."""
         return [(worker, asked_bytes) for worker, asked_bytes in enumerate(self._asked.tolist()) if asked_bytes]
 
     def refuse(self, worker: int, reason: int, figures: QuotaFigures) -> None:
-        """Tell a worker that waits why it does not get what it asks for."""
+        """Refuse the growth that a waiting worker requests, with the reason."""
         part = self.part_of(worker)
         part[_FIGURES].cast("Q")[:] = memoryview(array("Q", figures))
         part[_REFUSAL].cast("I")[0] = reason
 
     def set_eager(self, worker: int, is_eager: bool) -> None:
-        """Have a worker give the pages of free blocks back at once, or keep them for its next ones."""
+        """Let a worker return the pages of free blocks at once, or keep them for its next blocks."""
         self.part_of(worker)[_EAGER].cast("I")[0] = is_eager
 
     def held_bytes(self, worker: int) -> int:
-        """Return what a worker's arrays have that the store does not count."""
+        """Return the arena bytes of a worker's arrays that the store does not count."""
         return int(self.part_of(worker)[_HELD].cast("Q")[0])
 
     def private_growth_bytes(self, worker: int) -> int:
-        """Return by how much a worker's private memory has grown while an operand runs, of what it was granted."""
+        """Return the growth of a worker's private memory while an operand runs, within its quota."""
         part = self.part_of(worker)
         return min(int(part[_PRIVATE_GROWTH].cast("Q")[0]), granted_bytes(part))
 
     def request_recall(self, worker: int) -> None:
-        """Note that a worker is to give back what waits in its queue."""
+        """Request that a worker returns its queue."""
         count = self.part_of(worker)[_RECALLS].cast("I")
         count[0] = (count[0] + 1) % (1 << 32)

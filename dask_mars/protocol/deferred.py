@@ -1,8 +1,8 @@
-"""Chunks that only the user's process can have, because their values cannot be pickled, on their way to it.
+"""Chunks whose values cannot be pickled, on their way to the user's process, which computes them.
 
-An agent of a cluster finds out that a result is of that kind when its worker process cannot send it. What stands
-for it from there on is how to compute it, with all that this takes; and whatever is computed with it is put off
-likewise, so that a lock is one lock and a generator is read once.
+An agent of a cluster defers a result that its worker process cannot send. The deferred chunk has the steps to
+compute it, with their inputs. Chunks that read it are deferred too, so that a lock stays one lock, and a generator
+is read once.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from dask_mars.protocol.pickling import dumps, loads
 
 
 class _Result(NamedTuple):
-    """Stands among inputs for the result of another step."""
+    """Stands for the result of another step among inputs."""
 
     token: str
 
 
 class Step(NamedTuple):
-    """How one chunk is computed; each comes after those that it needs."""
+    """The computation of one chunk; each step comes after its inputs."""
 
     token: str
     key: Key
@@ -40,7 +40,7 @@ class Step(NamedTuple):
         return [value.token for value in self.inputs if type(value) is _Result]
 
     def run(self, known: Mapping[str, Any]) -> Any:
-        """Compute the chunk, given the results of all that it needs."""
+        """Compute the chunk, given the results of its inputs."""
         values = [known[value.token] if type(value) is _Result else value for value in self.inputs]
         try:
             return self.operand.run(values, tuple([interprocess(literal) for literal in self.literals]))
@@ -50,12 +50,12 @@ class Step(NamedTuple):
 
 
 class Deferred:
-    """A chunk that is yet to be computed, and all that this takes. It can be pickled.
+    """A chunk to compute later, with all its steps. It can be pickled.
 
     Parameters
     ----------
     steps : sequence of Step
-        The last one gives the value.
+        The last step returns the value.
     """
 
     __slots__ = ("steps",)
@@ -69,13 +69,12 @@ class Deferred:
         Parameters
         ----------
         known : dict, optional
-            Values of chunks that were computed here before; those that are computed now are added. Two that need
-            the same chunk get the same object of it.
+            Values of chunks that were computed here before; new ones are added, so that readers share one object.
 
         Raises
         ------
         Exception
-            What a task raises, with a note that names it.
+            Any exception of a task, with a note that names it.
         """
         known = {} if known is None else known
         for step in self.steps:
@@ -98,14 +97,14 @@ def _read(data: bytes) -> Deferred:
 
 
 def defer(key: Key, operand: Operand, literals: tuple[Any, ...], inputs: Sequence[Any]) -> Deferred:
-    """Return what stands for a chunk that is not to be computed here.
+    """Return a deferred chunk.
 
     Parameters
     ----------
     key : Key
-        Of the chunk.
+        Key of the chunk.
     operand, literals
-        How it is computed.
+        Its computation.
     inputs : sequence
         Values, some of which may be deferred themselves.
     """
@@ -118,7 +117,7 @@ def defer(key: Key, operand: Operand, literals: tuple[Any, ...], inputs: Sequenc
 
 
 def resolved(value: Any, known: dict[str, Any] | None = None) -> Any:
-    """Return the value of a chunk that was deferred, computed here; any other value as it is."""
+    """Return the value of a deferred chunk, computed here; other values unchanged."""
     return value.value(known) if type(value) is Deferred else value
 
 

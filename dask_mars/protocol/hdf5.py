@@ -1,4 +1,4 @@
-"""Datasets of HDF5 files that are open for reading travel as the place where they are."""
+"""Pickles datasets of HDF5 files that are open for reading as their place in the file."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
-#: Of HDF5's own filters, which are there wherever it is; and h5py's.
+#: Codes of HDF5's own filters, which every installation has; and of h5py's.
 _OWN_FILTERS, _LZF = range(256), 32000
 
-#: The datasets that this process has sent, by their places in its memory, and what tells this process from others.
-#: In one process a file can be open in one way only.
+#: Datasets that this process has sent, by id, and the token of this process. A process can open a file in one way
+#: only.
 _sent: WeakValueDictionary[int, Any] = WeakValueDictionary()
 _PROCESS = uuid.uuid4().hex
 
 
 class _Identity(NamedTuple):
-    """By what a file is known, also to hosts that mount it elsewhere."""
+    """Identifies a file, also for hosts that mount it elsewhere."""
 
     inode: int
     size_bytes: int
@@ -32,18 +32,18 @@ def _identity(stat: os.stat_result) -> _Identity:
 
 
 def reduce_dataset(dataset: Any) -> tuple[Any, ...] | None:
-    """Return what opens a dataset in another process; None if only this one can read it.
+    """Return a reduction that opens a dataset in another process; None if only this one can read it.
 
     Parameters
     ----------
     dataset : h5py.Dataset
-        Of any file.
+        A dataset of any file.
     """
     h5py = sys.modules["h5py"]
     try:
         file = dataset.file
         path = Path(os.fsdecode(file.filename)).absolute()
-        # What is written may not be in the file yet, and a file in memory has no other place.
+        # Unflushed writes may not be in the file yet, and a file in memory has no place on disk.
         is_read = file.mode == "r" and not file.swmr_mode and file.driver == "sec2"
         if not is_read or not dataset.name or not _is_plain(h5py, dataset):
             return None
@@ -57,7 +57,7 @@ def reduce_dataset(dataset: Any) -> tuple[Any, ...] | None:
 
 
 def _is_plain(h5py: Any, dataset: Any) -> bool:
-    """Say whether a dataset can be read wherever there is h5py, and what is read can travel."""
+    """Return whether a dataset is readable wherever h5py is installed, and its data can be pickled."""
     dtype = dataset.dtype
     if dtype.hasobject and h5py.check_string_dtype(dtype) is None:
         return False
@@ -69,21 +69,21 @@ def _is_plain(h5py: Any, dataset: Any) -> bool:
 
 
 def open_dataset(process: str, place: int, path: str, identity: tuple[int, int, int], name: str) -> Any:
-    """Open a dataset by what `reduce_dataset` has found.
+    """Open a dataset from the arguments of `reduce_dataset`.
 
     Raises
     ------
     OSError
-        There is no such file here, or another one in its place.
+        The file does not exist here, or has changed.
     """
     found = _sent.get(place) if process == _PROCESS else None
-    # Another one may be there by now.
+    # The id may belong to another dataset by now.
     if found is not None and found.name == name and str(Path(os.fsdecode(found.file.filename)).absolute()) == path:
         return found
     h5py = importlib.import_module("h5py")
     if _identity(Path(path).stat()) != tuple(identity):
         raise OSError(f"{path} has changed since it was opened")
-    # No lock: the user may close the file and write to it as soon as the results are there.
+    # No lock: the user may close the file and write to it once the results are computed.
     return h5py.File(path, "r", locking=False)[name]
 
 

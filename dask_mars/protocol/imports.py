@@ -1,4 +1,4 @@
-"""Reports modules once they have been imported, by a task or by a worker."""
+"""Reports modules after their import, by a task or by a worker."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 
 
 class ImportWatch(MetaPathFinder):
-    """Calls a function with the name of each module that it waits for, once that has been imported.
+    """Calls a function with the name of each awaited module after its import.
 
-    It finds no modules itself: at the front of `sys.meta_path`, it has the loaders of these call the function.
+    It finds no modules itself: at the front of `sys.meta_path`, it lets their loaders call the function.
 
     Parameters
     ----------
     arrived : callable
-        Takes the name.
+        Called with the name.
     """
 
     def __init__(self, arrived: Callable[[str], None]) -> None:
@@ -34,7 +34,7 @@ class ImportWatch(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return where the other finders find a module, if this waits for it."""
+        """Return the spec of an awaited module from the other finders."""
         if fullname not in self._names:
             return None
         for finder in sys.meta_path:
@@ -47,7 +47,7 @@ class ImportWatch(MetaPathFinder):
     def _prepare(self, spec: ModuleSpec) -> None:
         loader: Any = spec.loader
         if not hasattr(loader, "exec_module") or isinstance(loader, type):
-            # Nothing that belongs to one module alone.
+            # The loader is shared with other modules.
             return
         execute = loader.exec_module
 

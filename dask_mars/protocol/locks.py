@@ -1,8 +1,7 @@
-"""Dask's `SerializableLock`, made to lock across the processes of one engine.
+"""Dask's `SerializableLock` as a lock across the processes of one engine.
 
-Dask gives `da.store(lock=True)`, `to_zarr` and `to_hdf` a lock that holds within one process only. Wherever such a
-lock travels to a worker, or is used by a task in the client beside workers, it becomes an `InterprocessLock` with
-the same token.
+Dask gives `da.store(lock=True)`, `to_zarr` and `to_hdf` a lock within one process. Where such a lock travels to a
+worker, or a task in the client uses it beside workers, an `InterprocessLock` with the same token replaces it.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ _POLL_LIMIT_S = 0.02
 
 
 class InterprocessLock:
-    """A lock shared by all processes of an engine, told apart by its token.
+    """A lock shared by all processes of an engine, identified by its token.
 
-    It locks one byte of a file that all processes have inherited. The system releases the lock of a process that
-    dies.
+    It locks one byte of an inherited file. The system releases the lock of a dead process.
 
     Parameters
     ----------
     token : hashable
-        Locks with equal tokens are one lock.
+        Locks with equal tokens are the same lock.
     """
 
-    #: Descriptor of the file whose bytes are locked; None outside an engine, where one process is all there is.
+    #: Descriptor of the file with a byte per lock; None outside an engine, in a single process.
     descriptor: ClassVar[int | None] = None
     _guard: ClassVar[threading.Lock] = threading.Lock()
-    # Byte locks belong to the process, so the threads of a process need a lock of their own for each byte.
+    # The system's byte locks belong to the process, so the threads of a process need a lock of their own for each
+    # byte.
     _threads: ClassVar[dict[int, threading.Lock]] = {}
 
     def __init__(self, token: Hashable) -> None:
@@ -51,7 +50,7 @@ class InterprocessLock:
         return InterprocessLock, (self.token,)
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Lock; return whether it worked, as `threading.Lock.acquire` does."""
+        """Acquire the lock; return whether it worked, as `threading.Lock.acquire` does."""
         deadline = None if timeout < 0 else time.monotonic() + timeout
         if not self._thread_lock.acquire(blocking, timeout):
             return False
@@ -80,13 +79,13 @@ class InterprocessLock:
         return True
 
     def release(self) -> None:
-        """Unlock."""
+        """Release the lock."""
         if self.descriptor is not None:
             fcntl.lockf(self.descriptor, fcntl.LOCK_UN, 1, self._offset, os.SEEK_SET)
         self._thread_lock.release()
 
     def locked(self) -> bool:
-        """Say whether a thread of this process holds it."""
+        """Return whether a thread of this process holds it."""
         return self._thread_lock.locked()
 
     def __enter__(self) -> InterprocessLock:
@@ -106,5 +105,5 @@ class InterprocessLock:
 
 
 def interprocess(value: Any) -> Any:
-    """Replace Dask's process-local lock by one that locks across processes; return all else unchanged."""
+    """Return an interprocess lock for Dask's process-local one; other values unchanged."""
     return InterprocessLock(value.token) if type(value) is SerializableLock else value

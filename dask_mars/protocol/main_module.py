@@ -1,6 +1,6 @@
-"""The module ``__main__`` as tasks see it: what travels by value of the user's script has its name there.
+"""The module ``__main__`` in workers: functions and classes of the user's script are found there by name.
 
-Pickles that tasks make and read themselves (`pickle.dump`, `joblib`, `multiprocessing`) look names up.
+Pickles that tasks write and read themselves (`pickle.dump`, `joblib`, `multiprocessing`) look names up.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, NamedTuple
 
-#: What stands for each function and class of a ``__main__`` that this process has sent or received.
+#: Token of each function and class of a ``__main__`` that this process has sent or received.
 _tokens: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-#: Those of this process's own ``__main__``, by token.
+#: Objects of this process's own ``__main__``, by token.
 _own: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-#: The worker's ``__main__``, None in processes that are no workers, and what it has of the graph in hand.
+#: The worker's ``__main__``, None in other processes, and its names of the current graph.
 _module: ModuleType | None = None
 _shown: dict[str, Any] = {}
 
 
 class MainOrigin(NamedTuple):
-    """Where a ``__main__`` is from: its file, and its module's name if it was run by that.
+    """The origin of a ``__main__``: its file, and its module's name if it was run by that.
 
     New processes of `multiprocessing` import the script by these.
     """
@@ -34,14 +34,14 @@ class MainOrigin(NamedTuple):
 
 
 def main_origin() -> MainOrigin:
-    """Return where the ``__main__`` of this process is from."""
+    """Return the origin of this process's ``__main__``."""
     module = sys.modules.get("__main__")
     spec = getattr(module, "__spec__", None)
     return MainOrigin(getattr(module, "__file__", None), getattr(spec, "name", None))
 
 
 def take_over(origin: MainOrigin) -> None:
-    """Give this process, a worker, a ``__main__`` like the user's, in which nothing is defined yet."""
+    """Give this worker a ``__main__`` like the user's, without definitions."""
     global _module
     _module = ModuleType("__main__")
     vars(_module)["__builtins__"] = builtins
@@ -49,12 +49,12 @@ def take_over(origin: MainOrigin) -> None:
         _module.__file__ = origin.file
     if origin.name is not None:
         _module.__spec__ = ModuleSpec(origin.name, None, origin=origin.file)
-    # The second name is what multiprocessing calls the parent's script.
+    # multiprocessing uses the second name for the parent's script.
     sys.modules["__main__"] = sys.modules["__mp_main__"] = _module
 
 
 def show(names: dict[str, Any]) -> None:
-    """Have a worker's ``__main__`` contain these, which arrivals are added to, in place of the last ones."""
+    """Set the names in a worker's ``__main__``, in place of the last ones; later arrivals go to the same dict."""
     global _shown
     if _module is None or names is _shown:
         return
@@ -67,14 +67,14 @@ def show(names: dict[str, Any]) -> None:
 
 
 def reduce_named(value: Any, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return how to rebuild a function or class so that it has its name in ``__main__`` as well.
+    """Return a reduction of a function or class that also restores its name in ``__main__``.
 
     Parameters
     ----------
     value : function or type
-        What travels by value.
+        Function or class that travels by value.
     reduced : tuple
-        What cloudpickle makes of it.
+        Reduction by cloudpickle.
     """
     token = _tokens.get(value)
     name = value.__name__
@@ -89,7 +89,7 @@ def reduce_named(value: Any, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _make_named(token: str, name: str, make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """Return what the token stands for, if it is this process's own or has arrived for the graph in hand."""
+    """Return the object of a token, if it is this process's own or known in the current graph; else build it."""
     for known in (_own.get(token), _shown.get(name)):
         if known is not None and _tokens.get(known) == token:
             return known
@@ -100,7 +100,7 @@ def _make_named(token: str, name: str, make: Callable[..., Any], arguments: tupl
 
 def _complete_named(value: Any, state: tuple[str, Callable[[Any, Any], Any], Any]) -> None:
     name, set_state, own_state = state
-    # The state that has travelled may be older than the user's own.
+    # The received state may be older than the user's own.
     if _own.get(_tokens[value]) is value or _shown.get(name) is value:
         return
     set_state(value, own_state)

@@ -14,14 +14,14 @@ from dask_mars.protocol.columns import PackedChunks, PackedNumbers, PackedOperan
 from dask_mars.protocol.main_module import MainOrigin
 from dask_mars.protocol.object_ref import Block, ObjectRef
 
-#: Why a worker gives chunks back: their graph was dropped, an input was not computed, they could not be unpickled,
-#: their result could not be pickled, others need the memory first.
+#: Reasons for returned chunks: their graph was dropped, an input is missing, they could not be unpickled, their
+#: result could not be pickled, others need the memory first.
 Reason = Literal["dropped", "missing", "unreadable", "client_only", "postponed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The first message to a worker: who it is and what it has inherited.
+    """The first message to a worker: its identity and its inherited descriptors.
 
     Attributes
     ----------
@@ -30,27 +30,27 @@ class Start:
     arguments : list of str
         ``sys.argv`` of the client.
     main : MainOrigin
-        Where the client's ``__main__`` is from.
+        Origin of the client's ``__main__``.
     arenas : list of int
         Descriptors of all arenas.
     capacity_bytes : int
         Size of each arena.
     memory_limit : int
-        The engine's.
+        The engine's memory limit, in bytes.
     live : list of (int, int)
-        Offset and size of the blocks in the own arena that are in use already.
+        Offset and size of blocks of the own arena in use.
     control, control_bytes : int
-        Descriptor and size of the page in which workers note what they run.
+        Descriptor and size of the control page.
     locks : int
         Descriptor of the file whose bytes serve as locks.
     wake : int
-        Descriptor by which the engine is woken.
+        Descriptor that wakes the engine.
     inline_bytes : int
-        Results up to this size travel in messages.
+        Largest result that travels in a message, in bytes.
     arena_threshold_bytes : int or None
-        Arrays of at least this size are built in the arena; None for none.
+        Smallest array that is built in the arena, in bytes; None for none.
     idle_trim_s : float
-        Idle seconds before memory is given back.
+        Idle time before memory is returned to the system, in seconds.
     """
 
     number: int
@@ -75,10 +75,9 @@ class Start:
 class Run(NamedTuple):
     """Compute chunks.
 
-    With them come the references of inputs, the operands and the paths of op ids that the worker does not know
-    yet. Those inputs that `restores` names are to be put back into the store when they are read from disk; `lent`
-    are the user's arrays, which a thread of the user's process reads where they are. `timed` says whether somebody
-    wants to know when each step of an operand began.
+    The message has references of inputs, and operands and paths of op ids that are new to the worker. `restores`
+    names spilled inputs to put back into the store; `lent` names arrays of the user that a thread reads in place.
+    With `timed` the worker reports the steps of each operand.
     """
 
     graph: int
@@ -101,19 +100,19 @@ class Free(NamedTuple):
 
 
 class Release(NamedTuple):
-    """Blocks of your arena are free."""
+    """Blocks of the worker's arena are free."""
 
     offsets: list[int]
 
 
 class Drop(NamedTuple):
-    """Give back what you have not started of a graph."""
+    """Return the queued chunks of a graph."""
 
     graph: int
 
 
 class Forget(NamedTuple):
-    """Forget a graph and its operands, and say so if the user waits until the files that it had are closed."""
+    """Forget a graph and its operands; `answers` requests a reply once its files are closed."""
 
     graph: int
     answers: bool
@@ -131,11 +130,11 @@ class Exit(NamedTuple):
 
 
 class Trim(NamedTuple):
-    """Give the memory of free blocks back to the system."""
+    """Return the memory of free blocks to the system."""
 
 
 class Moved(NamedTuple):
-    """Values are elsewhere now. Where they were will do as well until they are freed."""
+    """Values have moved. The old references stay valid until they are freed."""
 
     graph: int
     refs: dict[int, ObjectRef]
@@ -145,7 +144,7 @@ class Moved(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """The worker has imported what it needs, and can be told who it is."""
+    """The worker has completed its imports, and is ready for `Start`."""
 
 
 class Ready(NamedTuple):
@@ -155,7 +154,7 @@ class Ready(NamedTuple):
 
 
 class CannotStart(NamedTuple):
-    """The worker ends before it is up."""
+    """The worker ends because it could not start."""
 
     error: EngineStartFailed
 
@@ -163,8 +162,8 @@ class CannotStart(NamedTuple):
 class Finished(NamedTuple):
     """Chunks were computed.
 
-    `peaks` has the bytes that operands took while they ran, of those of which that is news; `steps_s` is empty
-    unless wanted, see `ChunksFinished`.
+    `peaks` has peak bytes, only for operands whose peak has changed; `steps_s` is empty unless `Run.timed`, see
+    `ChunksFinished`.
     """
 
     graph: int
@@ -176,7 +175,7 @@ class Finished(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A chunk's computation raised."""
+    """The computation of a chunk failed."""
 
     graph: int
     chunk: int
@@ -193,7 +192,7 @@ class Returned(NamedTuple):
 
 
 class Retained(NamedTuple):
-    """Tasks have ended, and something of theirs still refers to these blocks."""
+    """Tasks have ended, but something still refers to these blocks."""
 
     blocks: list[Block]
 
@@ -220,13 +219,13 @@ class Warning(NamedTuple):
 
 
 class Forgotten(NamedTuple):
-    """Nothing of a graph is left, and its files are closed."""
+    """A graph is forgotten, and its files are closed."""
 
     graph: int
 
 
 class Restored(NamedTuple):
-    """Values that were on disk are in the store again."""
+    """Spilled values are in the store again."""
 
     graph: int
     refs: dict[int, ObjectRef]
@@ -268,28 +267,28 @@ _Message = TypeVar("_Message")
 
 
 def as_plain(message: ToWorker | ToEngine) -> tuple[Any, ...]:
-    """Return a message as it travels."""
+    """Return a message in its form on the wire."""
     return (_CODES[type(message)], *message)
 
 
 def for_worker(plain: tuple[Any, ...]) -> ToWorker:
-    """Return a message to a worker that has travelled.
+    """Return a message to a worker from its form on the wire.
 
     Raises
     ------
     TypeError, LookupError
-        It is none.
+        It is no such message.
     """
     return _made(_TO_WORKER, plain)
 
 
 def for_engine(plain: tuple[Any, ...]) -> ToEngine:
-    """Return a message to the engine that has travelled.
+    """Return a message to the engine from its form on the wire.
 
     Raises
     ------
     TypeError, LookupError
-        It is none.
+        It is no such message.
     """
     return _made(_TO_ENGINE, plain)
 

@@ -1,15 +1,15 @@
-"""References to values: the plain tuples that travel in messages, which this module and the store take apart.
+"""References to values: plain tuples in messages, whose fields only this module and the store access.
 
 * ``(VALUE, value)``: a scalar, as it is;
-* ``(PICKLE, data)``: small, pickled, in the message itself;
-* ``(HANDLE, data)``: the same of objects that may hold files open;
+* ``(PICKLE, data)``: a small pickle, in the message itself;
+* ``(HANDLE, data)``: the same for objects that may hold files open;
 * ``(SMALL, dtype, shape, order, writeable, data)``: a small NumPy array, in the message itself; a NumPy scalar if
-  its shape is None. ``writeable`` is None of an array of the user's that is read-only elsewhere;
+  its shape is None. ``writeable`` is None for an array of the user's that is read-only elsewhere;
 * ``(ARRAY, blocks, dtype, shape, strides, position, writeable)``: one NumPy array in an arena;
 * ``(MAP_OUTPUT, blocks, dtype, shape, strides, position, writeable)``: a map output, as the array of its bytes;
-* ``(OBJECT, blocks, header, parts)``: a pickle whose buffers lie in arenas; ``parts`` lists (block, position,
+* ``(OBJECT, blocks, header, parts)``: a pickle whose buffers are in arenas; ``parts`` lists (block, position,
   size) of each, and ``header`` is the pickle itself, or None where it is the last part;
-* ``(SPILLED, (), file, ref)``: on disk; the file has a part for each of the blocks that the other reference names.
+* ``(SPILLED, (), file, ref)``: on disk; the file has a part for each block of the other reference.
 
 ``blocks`` is a tuple of (arena, offset, size in bytes): the allocations that must stay while the value lives.
 """
@@ -26,34 +26,34 @@ import numpy as np
 from dask_mars.protocol.pickling import loads
 
 VALUE, PICKLE, HANDLE, SMALL, ARRAY, MAP_OUTPUT, OBJECT, SPILLED = range(8)
-#: What has the reference of an array.
+#: Kinds with the fields of an array.
 ARRAYS = (ARRAY, MAP_OUTPUT)
 
-#: (arena, offset, size in bytes) of an allocation.
+#: Arena, offset and size in bytes of an allocation.
 Block = tuple[int, int, int]
 ObjectRef = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SpilledFile:
-    """What is to be known of a file to read it back.
+    """The description of a file, for reading it back.
 
     Attributes
     ----------
     path : str
-        Where it is.
+        Its path.
     size_bytes : int
         Its size.
     checksum : int
-        Of all its bytes as they stand in it.
+        Checksum of all its bytes.
     compression : str
-        The codec's name; empty for none.
+        Name of the codec; empty for none.
     parts : tuple of int
         Size of each buffer.
     blocks : tuple of int
-        Size of each compressed block as it stands in the file.
+        Size of each compressed block in the file.
     owner : int
-        Whose it is, by the system's number of the user.
+        The owner's user id.
     """
 
     path: str
@@ -66,12 +66,12 @@ class SpilledFile:
 
 
 def blocks_of(ref: ObjectRef) -> tuple[Block, ...]:
-    """Return the blocks that a value lies in."""
+    """Return the blocks of a value."""
     return ref[1] if ref[0] >= ARRAY else ()
 
 
 def is_stored(ref: ObjectRef) -> bool:
-    """Say whether a value is in arenas or on disk, and not in the message itself."""
+    """Return whether a value is in arenas or on disk, and not in the message itself."""
     found: bool = ref[0] >= ARRAY
     return found
 
@@ -83,31 +83,31 @@ def may_hold_files(ref: ObjectRef) -> bool:
 
 
 def is_spilled(ref: ObjectRef) -> bool:
-    """Say whether a value is on disk."""
+    """Return whether a value is on disk."""
     found: bool = ref[0] == SPILLED
     return found
 
 
 def is_map_output(ref: ObjectRef) -> bool:
-    """Say whether a value is a map output, whose readers take parts of it, in memory or on disk."""
+    """Return whether a value is a map output, of which readers read parts, in memory or on disk."""
     found: bool = memory_ref(ref)[0] == MAP_OUTPUT
     return found
 
 
 def is_pickled(ref: ObjectRef) -> bool:
-    """Say whether a value lies in arenas as a pickle."""
+    """Return whether a value is in arenas as a pickle."""
     found: bool = ref[0] == OBJECT
     return found
 
 
 def memory_ref(ref: ObjectRef) -> ObjectRef:
-    """Return where a value would be in memory: of one on disk, where it was; its blocks are others' by now."""
+    """Return the reference in memory; for a spilled value the former one, whose blocks have been reused."""
     original: ObjectRef = ref[3] if ref[0] == SPILLED else ref
     return original
 
 
 def array_type(ref: ObjectRef) -> tuple[Any, tuple[int, ...]] | None:
-    """Return dtype and shape of a value that is an array in an arena, or was before it went to disk; else None."""
+    """Return dtype and shape of an array in an arena, or of one spilled from there; None for other values."""
     original = memory_ref(ref)
     if original[0] != ARRAY:
         return None
@@ -116,7 +116,7 @@ def array_type(ref: ObjectRef) -> tuple[Any, tuple[int, ...]] | None:
 
 
 def is_writeable_array(ref: ObjectRef) -> bool | None:
-    """Say whether an array in an arena may be written to; None of what is none."""
+    """Return whether an array in an arena may be written to; None for other values."""
     if ref[0] != ARRAY:
         return None
     *_, writeable = ref
@@ -124,7 +124,7 @@ def is_writeable_array(ref: ObjectRef) -> bool | None:
 
 
 def extents(ref: ObjectRef) -> list[tuple[int, int]]:
-    """Return what a value needs of each of its blocks: from which byte of the block to which."""
+    """Return the range of bytes that a value needs of each of its blocks."""
     if ref[0] in ARRAYS:
         _, ((_, _, block_bytes),), dtype, shape, strides, position, _ = ref
         item_bytes = np.dtype(dtype).itemsize
@@ -142,20 +142,20 @@ def extents(ref: ObjectRef) -> list[tuple[int, int]]:
 
 
 def needed_bytes(ref: ObjectRef) -> int:
-    """Return how many bytes a value takes that is not in blocks which others need as well."""
+    """Return the bytes that a value needs, without those of its blocks that only others need."""
     size = sum([high - low for low, high in extents(ref)])
     return min(size, size_of(ref)) if ref[0] in ARRAYS else size
 
 
 def spilled_file(ref: ObjectRef) -> SpilledFile:
-    """Return the file that a value on disk is in."""
+    """Return the file of a spilled value."""
     file = ref[2]
     assert isinstance(file, SpilledFile)
     return file
 
 
 def value_from_blocks(ref: ObjectRef, blocks: Sequence[Any]) -> Any:
-    """Return a value, of a map output its bytes, given the memory of the blocks that the reference names."""
+    """Return a value, or the bytes of a map output, given the memory of the reference's blocks."""
     if ref[0] in ARRAYS:
         _, _, dtype, shape, strides, position, _ = ref
         return np.ndarray(shape, dtype, buffer=blocks[0], offset=position, strides=strides)
@@ -164,14 +164,14 @@ def value_from_blocks(ref: ObjectRef, blocks: Sequence[Any]) -> Any:
 
 
 def pickle_of(ref: ObjectRef, blocks: Sequence[Any]) -> tuple[Any, list[memoryview]]:
-    """Return the pickle that a value lies in arenas as, and its buffers, given the memory of each block."""
+    """Return the pickle of a value in arenas, and its buffers, given the memory of each block."""
     _, _, header, parts = ref
     views = [memoryview(blocks[number])[at : at + size] for number, at, size in parts]
     return (views.pop() if header is None else header), views
 
 
 def size_of(ref: ObjectRef) -> int:
-    """Return the bytes that a value takes, roughly."""
+    """Return the approximate size of a value, in bytes."""
     kind = ref[0]
     if kind == VALUE:
         return 32
@@ -185,7 +185,7 @@ def size_of(ref: ObjectRef) -> int:
 
 
 def relocated(ref: ObjectRef, own: int, moved: dict[int, tuple[int, int, int]]) -> ObjectRef:
-    """Return where a value is after blocks of the own arena were copied, as `InPlaceSealing.settle` says."""
+    """Return the reference to a value after `InPlaceSealing.finish` has copied blocks of the own arena."""
     blocks = []
     shifts = []
     for arena, offset, size in ref[1]:

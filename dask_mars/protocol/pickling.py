@@ -1,7 +1,7 @@
 """Pickling between the client and its workers.
 
-cloudpickle does the work, so that lambdas and what is defined in ``__main__`` travel by value. Large buffers go
-out of band, and are put into shared memory by the caller. Dask's locks are exchanged for ones that lock.
+It uses cloudpickle, so that lambdas and definitions in ``__main__`` travel by value. Large buffers go out of band,
+and the caller puts them into shared memory. Dask's locks are replaced by interprocess ones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dask_mars.protocol import hdf5, main_module, tracebacks
 from dask_mars.protocol.classes import complete_reduction
 from dask_mars.protocol.locks import InterprocessLock
 
-#: Buffers smaller than this stay in the pickle.
+#: Size below which buffers stay in the pickle, in bytes.
 BUFFER_BYTES = 1 << 12
 
 _BUILTIN_ERRORS = [
@@ -37,23 +37,23 @@ _BUILTIN_ERRORS = [
 ]
 
 
-# Stores that pickle although what they hold stays behind, or is copied whole: writes to such a copy would be lost.
+# Stores that pickle without their contents, or with a full copy: writes to the copy would be lost.
 _IN_MEMORY = {"MemoryFileSystem": "fsspec", "MemoryStore": "zarr", "ManagedMemoryStore": "zarr"}
 
 
 def _reduce_dtype(dtype: np.dtype[Any]) -> Any:
-    """Reduce a dtype of which NumPy has one object to its name, so that it is that object again."""
+    """Reduce a dtype that is a singleton of NumPy's to its name, so that it stays that object."""
     return (np.dtype, (dtype.str,)) if np.dtype(dtype.str) is dtype else dtype.__reduce__()
 
 
-#: Length of what cloudpickle reduces a function or class to that travels by value.
+#: Length of cloudpickle's reduction of a function or class by value.
 _BY_VALUE = 6
 
-# NumPy's own pickles make a copy of the dtype, and code compares dtypes by identity.
+# NumPy's own pickles copy the dtype, and some code compares dtypes by identity.
 _DTYPES = {type(np.dtype(code)): _reduce_dtype for code in np.typecodes["All"]}
 
 
-#: How classes say how they are pickled.
+#: Methods by which classes define their pickling.
 _WAYS_OF_PICKLING = ("__reduce_ex__", "__reduce__", "__getstate__")
 
 
@@ -62,12 +62,12 @@ def _holds_descriptor(kind: type) -> bool:
     fileno = getattr(kind, "fileno", None)
     if fileno is None or fileno is io.IOBase.fileno:
         return False
-    # A class with its own way of pickling reopens what it reads, or refuses.
+    # A class with its own pickling methods reopens the file, or refuses.
     return all(getattr(kind, name, None) is getattr(object, name, None) for name in _WAYS_OF_PICKLING)
 
 
 class _PlainPickler(pickle.Pickler):
-    """Pickles plain values, of which nothing has to be asked: ten times as fast."""
+    """Pickles plain values without any checks: ten times as fast."""
 
     dispatch_table: Any = ChainMap(  # noqa: RUF012
         {np.ndarray: lambda array: _reduce_plain(array)}, _DTYPES, copyreg.dispatch_table
@@ -90,7 +90,7 @@ _WITHOUT_FILES = sys.stdlib_module_names | {
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     dispatch_table: ClassVar[Any] = ChainMap(_DTYPES, cloudpickle.Pickler.dispatch_table)
     thaw: Callable[[Any], Any] | None = None
-    #: By their ids, as classes need not be hashable.
+    #: Pickled classes by id, as classes need not be hashable.
     kinds: dict[int, type] | None = None
 
     def reducer_override(self, obj: Any) -> Any:
@@ -102,10 +102,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if issubclass(kind, SerializableLock):
             raise pickle.PicklingError(f"a {kind.__name__} may do more than lock")
         if kind is io.TextIOWrapper and obj not in (sys.stdout, sys.stderr):
-            # cloudpickle would send a copy of what it holds, and what is written to that would be lost.
+            # cloudpickle would send a copy of its contents, and writes to the copy would be lost.
             raise pickle.PicklingError("an open file is in the user's process")
         if _holds_descriptor(kind) and kind not in self.dispatch_table:
-            # In another process the number names another file, or none.
+            # In another process the number means another file, or none.
             raise pickle.PicklingError(f"what a {kind.__name__} has open is in the user's process")
         if kind.__name__ in _IN_MEMORY and package_of(kind) == _IN_MEMORY[kind.__name__]:
             raise pickle.PicklingError(f"the contents of a {kind.__name__} are in the user's process")
@@ -139,7 +139,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if kind.__module__ == "unittest.mock" and _is_mock(kind):
             raise pickle.PicklingError("a mock notes its calls in the user's process")
         if not (kind is FunctionType or issubclass(kind, type)):
-            # cloudpickle takes what says that it is a function for one.
+            # cloudpickle treats an object as a function if its `__class__` claims so.
             return NotImplemented
         reduced = super().reducer_override(obj)
         if type(reduced) is tuple and len(reduced) == _BY_VALUE:
@@ -149,23 +149,23 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def _attach_shared_memory(kind: type[Any], arguments: tuple[Any, ...]) -> Any:
-    """Attach a block of shared memory, which outlives this process if it is a worker."""
+    """Attach a block of shared memory; the block outlives a worker."""
     memory = kind(*arguments)
     if process_role.in_worker:
         from multiprocessing import resource_tracker
 
-        # A worker's tracker would remove the user's block when the worker ends.
+        # A worker's resource tracker would remove the user's block when the worker ends.
         resource_tracker.unregister(memory._name, "shared_memory")
     return memory
 
 
 def _is_mock(kind: type) -> bool:
-    """Return whether a class is one of mocks: each has a class of its own, which pickle does not take either."""
+    """Return whether a class is one of mocks: each mock has its own class, which does not pickle."""
     return any(base.__name__ == "NonCallableMock" for base in kind.__mro__)
 
 
 def _reduce_memoryview(view: memoryview) -> tuple[Any, ...]:
-    """Reduce a view of memory to a view of a copy; cloudpickle makes bytes of it."""
+    """Reduce a view of memory to a view of a copy; cloudpickle would return bytes."""
     data = view.tobytes()
     return _view_again, (data if view.readonly else bytearray(data), view.format, view.shape)
 
@@ -175,17 +175,17 @@ def _view_again(data: bytes | bytearray, form: Any, shape: Any) -> memoryview:
 
 
 def may_open_files(kinds: Mapping[int, type]) -> bool:
-    """Return whether an object of these classes, as `dumps` notes them, may hold files open, or open one later."""
+    """Return whether an object of these classes, collected by `dumps`, may hold files open, or open one later."""
     for kind in kinds.values():
         package = package_of(kind)
-        # Functions of compiled modules are of a class of Cython's.
+        # Functions of compiled modules have a class of Cython's.
         if package not in _WITHOUT_FILES and not package.startswith("_cython_"):
             return True
     return False
 
 
 def _code_of_file(name: str, build: Callable[..., CodeType], arguments: tuple[Any, ...]) -> CodeType:
-    """Make code that knows the file it is from, which tracebacks show: since 3.1.3 cloudpickle leaves it out."""
+    """Create code with its file name, which tracebacks show: since 3.1.3 cloudpickle omits it."""
     return build(*arguments).replace(co_filename=name)
 
 
@@ -200,13 +200,13 @@ def dumps(
     Parameters
     ----------
     value : object
-        What to pickle.
+        The value.
     buffers : callable, optional
-        Gets each out-of-band buffer and returns a true value to keep it in band.
+        Called with each out-of-band buffer; returns a true value to keep it in band.
     thaw : callable, optional
-        Gets each array and returns the one to pickle in its place.
+        Called with each array; returns the one to pickle instead.
     kinds : dict, optional
-        Gets the classes of what is in the value, but for Python's own numbers, texts and containers.
+        Receives the classes of all parts of the value, except Python's own numbers, texts and containers.
     """
     if plain_bytes(value, arrays=thaw is not frozen) is not None:
         return dumps_plain(value, buffers)
@@ -220,7 +220,7 @@ def dumps(
 
 
 def dumps_plain(value: Any, buffers: Callable[[pickle.PickleBuffer], Any] | None = None) -> bytes:
-    """Pickle a value of which `plain_bytes` has said that it is plain."""
+    """Pickle a value that `plain_bytes` has found plain."""
     with io.BytesIO() as file:
         _PlainPickler(file, protocol=5, buffer_callback=buffers).dump(value)
         return file.getvalue()
@@ -232,29 +232,30 @@ _NUMBERS = frozenset({type(None), type(Ellipsis), bool, int, float, complex})
 _NUMPY_NUMBERS = frozenset(
     {np.dtype(code).type for code in np.typecodes["AllInteger"] + np.typecodes["AllFloat"]} | {np.bool_}
 )
-#: Of arrays that are nothing but numbers, in the machine's order.
+#: Dtypes of plain numbers in native byte order.
 _PLAIN_DTYPES = frozenset(np.dtype(code) for code in "?" + np.typecodes["AllInteger"] + np.typecodes["AllFloat"])
-#: A look at more than so many items, or deeper, takes longer than it saves. A number takes about so many bytes.
+#: Most items and depth of a container to check, beyond which a check takes longer than it saves; and the
+#: approximate size of a pickled number, in bytes.
 _MOST_ITEMS, _DEPTH, _NUMBER_BYTES = 64, 5, 16
 
 
 def plain_bytes(value: Any, arrays: bool = True, depth: int = _DEPTH) -> int | None:
-    """Return about how many bytes the pickle of a plain value has.
+    """Return the approximate pickle size of a plain value.
 
     Parameters
     ----------
     value : object
-        Plain are numbers, text, NumPy's numbers, seeds and classes, and arrays of numbers that may be written or
-        repeat one, in few and small containers: what chunks of arrays have for literals, and what reductions make.
+        Plain are numbers, text, NumPy's numbers, seeds and classes, and arrays of numbers that are writable or
+        broadcast, in few and small containers: typical literals of chunks of arrays, and results of reductions.
     arrays : bool, optional
         Whether arrays are plain.
     depth : int, optional
-        How deep containers are looked into.
+        Depth to which containers are checked.
 
     Returns
     -------
     int or None
-        None if it is not plain.
+        Bytes, or None if the value is not plain.
     """
     kind = type(value)
     if kind in _NUMBERS:
@@ -284,16 +285,16 @@ def plain_bytes(value: Any, arrays: bool = True, depth: int = _DEPTH) -> int | N
     return 4 * _NUMBER_BYTES if kind is type and package_of(value) == "numpy" else None
 
 
-#: What can be pickled, without a look at it.
+#: Types that can be pickled without a check.
 _TRAVEL = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 
 def is_picklable(value: Any) -> bool:
-    """Say whether a value can be pickled."""
+    """Return whether a value can be pickled."""
     if type(value) in _TRAVEL or (type(value) is np.ndarray and not value.dtype.hasobject):
         return True
     try:
-        # Buffers need not be copied for it.
+        # Out-of-band buffers need not be copied.
         dumps(value, lambda buffer: False)
     except BaseException:
         return False
@@ -301,10 +302,10 @@ def is_picklable(value: Any) -> bool:
 
 
 def _reduce_mapped(array: np.memmap[Any, Any]) -> tuple[Any, ...] | None:
-    """Reduce an array that is mapped from a file to the place in the file: its data need not travel."""
+    """Reduce a memory-mapped array to its place in the file: its data need not travel."""
     if array.filename is None or array.mode not in ("r", "r+", "w+") or not array.size:
         return None
-    # The mapping starts at a whole page, at or before the offset that was asked for.
+    # The mapping starts at a page boundary, at or before the requested offset.
     page = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
     mapping = np.frombuffer(array._mmap, dtype=np.uint8)  # type: ignore[attr-defined]
     start = int(mapping.__array_interface__["data"][0])
@@ -331,7 +332,7 @@ def _map_again(
 
 
 def _travels_raw(dtype: np.dtype[Any]) -> bool:
-    """Return whether NumPy's pickles of arrays with a dtype may lose byte order or the flag of read-only ones."""
+    """Return whether NumPy's pickles of arrays with a dtype may lose byte order or the read-only flag."""
     if dtype.isnative and dtype.kind not in "mMV":
         return False
     return not dtype.hasobject and dtype.itemsize > 0 and (dtype.kind != "V" or dtype.names is not None)
@@ -342,9 +343,9 @@ def _with_dtype(raw: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[A
 
 
 def _is_pickled_as_array(kind: type[np.ndarray[Any, Any]]) -> bool:
-    """Return whether NumPy itself pickles a subclass of arrays: with its data in the pickle, without attributes.
+    """Return whether NumPy itself pickles a subclass of arrays: data in band, attributes lost.
 
-    Each task that uses a part of a matrix, of records, or of a copy of a memory map would read it all.
+    Each task on a part of a matrix, of records, or of a copied memory map would then read all of it.
     """
     return kind not in copyreg.dispatch_table and all(
         getattr(kind, name) is getattr(np.ndarray, name)
@@ -353,9 +354,9 @@ def _is_pickled_as_array(kind: type[np.ndarray[Any, Any]]) -> bool:
 
 
 def _reduce_subclass(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
-    """Reduce an array of a subclass to its data and its attributes, which threads hand on with the object."""
+    """Reduce an array of a subclass to its data and its attributes, which threads would pass with the object."""
     kind = type(array)
-    # Those of a memory map are of the process that has mapped it.
+    # Attributes of a memory map are valid only in its process.
     own = {} if issubclass(kind, np.memmap) else attribute(array, "__dict__", {})
     slots = _filled_slots(array)
     state = (own, slots) if own or slots else None
@@ -363,7 +364,7 @@ def _reduce_subclass(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
 
 
 def _build_subclass(kind: type[np.ndarray[Any, Any]], array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Make an array of a subclass on the memory of another."""
+    """Create an array of a subclass on the memory of another."""
     if not array.size or array.dtype.hasobject:
         return array.view(kind)
     memory = array.ravel(order="K").view(np.uint8).data
@@ -371,7 +372,7 @@ def _build_subclass(kind: type[np.ndarray[Any, Any]], array: np.ndarray[Any, Any
 
 
 def _set_state(value: Any, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    """Set what an object has in its dictionary and in slots, whatever its class does when attributes are set."""
+    """Set an object's dictionary and slots, bypassing the `__setattr__` of its class."""
     own, slots = state
     if own:
         object.__getattribute__(value, "__dict__").update(own)
@@ -380,16 +381,16 @@ def _set_state(value: Any, state: tuple[dict[str, Any], dict[str, Any]]) -> None
 
 
 def _is_broadcast(array: np.ndarray[Any, Any]) -> bool:
-    """Say whether an array is one of `numpy.broadcast_to`, and large enough to be worth keeping as it is."""
+    """Return whether an array comes from `numpy.broadcast_to` and is large enough to preserve that."""
     if array.nbytes <= BUFFER_BYTES or array.flags.writeable or array.dtype.hasobject:
         return False
     return any(length > 1 and not stride for length, stride in zip(array.shape, array.strides, strict=True))
 
 
 def _reduce_broadcast(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
-    """Reduce an array to what is repeated in it: the counts of a mean, say, are one number."""
+    """Reduce an array to its repeated part: the counts of a mean, for example, are one number."""
     once = array[tuple([slice(None) if stride else slice(1) for stride in array.strides])]
-    # Pickles of arrays that are not contiguous lose the byte order.
+    # Pickles of non-contiguous arrays lose the byte order.
     return np.broadcast_to, (once if once.flags.forc else once.copy(order="K"), array.shape)
 
 
@@ -400,8 +401,8 @@ def _reduce_plain(array: np.ndarray[Any, Any]) -> Any:
 def _reduce_masked(array: np.ma.MaskedArray[Any, Any]) -> tuple[Any, ...]:
     """Reduce a masked array to its parts.
 
-    NumPy's own way copies data and mask, makes a mask where there is none, and fixes a fill value that follows the
-    dtype to what it is at the moment.
+    NumPy's own way copies data and mask, creates a missing mask, and freezes a fill value that should follow the
+    dtype.
     """
     kept = ("_mask", "_fill_value", "_hardmask", "_sharedmask", "_optinfo", "_basedict")
     return _mask_again, (array.view(np.ndarray), {name: getattr(array, name) for name in kept})
@@ -410,21 +411,21 @@ def _reduce_masked(array: np.ma.MaskedArray[Any, Any]) -> tuple[Any, ...]:
 def _mask_again(data: np.ndarray[Any, Any], attributes: dict[str, Any]) -> np.ma.MaskedArray[Any, Any]:
     array = data.view(np.ma.MaskedArray)
     if attributes["_fill_value"] is not None:
-        # NumPy hands the very object on to what is made of the array, copies included.
+        # NumPy passes this very object on to derived arrays, copies included.
         attributes["_fill_value"] = attributes["_fill_value"].copy()
     array.__dict__.update(attributes)
     return array
 
 
 def frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return an array of the user's as tasks elsewhere are to see it: read-only, since they have but a copy.
+    """Return a read-only alias of an array of the user's, for tasks elsewhere, which have only a copy.
 
-    A task that tries to write is sent home, and writes there into the user's own array, as under threads. Into one
-    without elements nothing can be written.
+    A task that tries to write runs again in the user's process, and writes to the user's own array, as under
+    threads. An empty array needs no protection.
     """
     if not array.flags.writeable or array.dtype.hasobject or not array.size:
         return array
-    # Pickles of arrays that are not contiguous forget that they are read-only.
+    # Pickles of non-contiguous arrays lose the read-only flag.
     alias = array.view() if array.flags.forc else array.copy(order="K")
     alias.flags.writeable = False
     return alias
@@ -438,7 +439,7 @@ class FailureRecord:
     payload : bytes
         Pickle of the exception.
     summary : str
-        The exception in words, for where the pickle cannot be read.
+        Type and message, in case the pickle cannot be loaded.
     """
 
     __slots__ = ("payload", "summary")
@@ -452,7 +453,7 @@ class FailureRecord:
 
 
 def pack_error(error: BaseException) -> FailureRecord:
-    """Make an exception ready to travel, whatever it is made of."""
+    """Pack any exception for a message."""
     summary = f"{type(error).__name__}: {_text_of(error)}"
     tblib.pickling_support.install(error)
     tracebacks.install()
@@ -460,7 +461,7 @@ def pack_error(error: BaseException) -> FailureRecord:
         if type(kind.__init__) is WrapperDescriptorType and kind.__reduce__ is BaseException.__reduce__:
             copyreg.pickle(kind, _reduce_as_called)
     for kind in _kinds_behind(error):
-        # Constructors written in C fill the members of their classes, but for names, which are no arguments.
+        # Constructors written in C fill the members of their classes, except names, which are no arguments.
         is_filled = type(kind.__init__) is WrapperDescriptorType and not issubclass(
             kind, (AttributeError, NameError)
         )
@@ -482,8 +483,8 @@ def unpack_error(record: FailureRecord) -> BaseException:
 def _reduce_as_called(error: BaseException) -> tuple[Any, ...]:
     """Reduce an exception to a call of its class.
 
-    tblib does not call constructors written in C other than the commonest, and so loses what these keep outside
-    of `args`: the text of a UnicodeDecodeError, the code of a SystemExit.
+    tblib calls only the commonest constructors written in C, and loses what others keep outside of `args`: the
+    text of a UnicodeDecodeError, the code of a SystemExit.
     """
     kind, arguments, *state = tuple(error.__reduce__())
     chain = (error.__cause__, error.__traceback__, error.__context__, error.__suppress_context__)
@@ -492,7 +493,7 @@ def _reduce_as_called(error: BaseException) -> tuple[Any, ...]:
 
 
 def _kinds_behind(error: BaseException) -> set[type[BaseException]]:
-    """Return the types of an exception and of all those that it has to do with."""
+    """Return the types of an exception, its causes, contexts and group members."""
     found: dict[int, BaseException] = {}
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -511,7 +512,7 @@ def _unset(value: Any) -> Any:
     return _UNSET
 
 
-#: What the chain of an exception tells, and what groups of exceptions have by their arguments.
+#: Members that an exception's chain contains, or that groups have by their arguments.
 _OF_ALL_ERRORS = frozenset({"__suppress_context__", "exceptions", "message"})
 
 
@@ -519,14 +520,14 @@ def _members_of(kind: type) -> Iterator[tuple[str, bool]]:
     """Yield names of slots, and of members of Python's own classes, such as an errno, and whether it is a slot."""
     for base in kind.__mro__:
         for name, member in vars(base).items():
-            # The object that lacks an attribute may be a large array, and Python's own pickles leave it out.
+            # The object that lacks an attribute may be a large array, and Python's own pickles omit it.
             is_told = name not in _OF_ALL_ERRORS and (name, base) != ("obj", AttributeError)
             if type(member) is MemberDescriptorType and is_told:
                 yield name, "__slots__" in vars(base)
 
 
 def _filled_slots(value: Any) -> dict[str, Any]:
-    """Return what an object has in members of its classes; in those of Python's own, None is nothing."""
+    """Return an object's values in members of its classes; in members of Python's own classes None means unset."""
     found = {}
     for name, is_slot in _members_of(type(value)):
         item = attribute(value, name, _UNSET)
@@ -536,7 +537,7 @@ def _filled_slots(value: Any) -> dict[str, Any]:
 
 
 def _reduce_with_slots(error: BaseException) -> tuple[Any, ...]:
-    """Reduce an exception as tblib does, which forgets slots; `AxisError` of NumPy cannot be printed without."""
+    """Reduce an exception as tblib does, with its slots, which tblib omits; NumPy's `AxisError` needs them."""
     function, arguments, *state = tblib.pickling_support.pickle_exception(error)
     return _with_slots, (function, arguments, _filled_slots(error)), *state
 
@@ -548,7 +549,7 @@ def _with_slots(function: Callable[..., Any], arguments: tuple[Any, ...], slots:
 
 
 class _Whole:
-    """Pickles as the exception with its traceback, by the exception's own means."""
+    """Pickles as the exception with its traceback, by the exception's own reduction."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -558,7 +559,7 @@ class _Whole:
 
 
 class _Rebuilt:
-    """Pickles as the call that makes an exception again, without its own `__init__` and `__new__`."""
+    """Pickles as a call that rebuilds an exception, without its own `__init__` and `__new__`."""
 
     def __init__(
         self,
@@ -577,9 +578,9 @@ class _Rebuilt:
 
 
 def _packed(error: BaseException, packed: dict[int, Any]) -> Any:
-    """Return what is pickled in place of an exception; None if nothing can be, or if a circle leads back to it.
+    """Return a picklable stand-in for an exception, None without one or within a cycle.
 
-    `packed` has those of other exceptions by their ids: of a chain each is packed once.
+    `packed` has the stand-ins of other exceptions by id: each is packed once.
     """
     if id(error) not in packed:
         packed[id(error)] = None
@@ -588,8 +589,8 @@ def _packed(error: BaseException, packed: dict[int, Any]) -> Any:
 
 
 def _candidates(error: BaseException, packed: dict[int, Any]) -> Iterator[Any]:
-    """Yield what may be pickled in place of an exception, the most faithful first."""
-    # Many exceptions pickle and then cannot be unpickled: their constructors want other arguments.
+    """Yield stand-ins for an exception, the most faithful first."""
+    # Many exceptions pickle but do not unpickle: their constructors need other arguments.
     yield _Whole(error)
 
     def travelling(value: Any, otherwise: Callable[[Any], Any]) -> Any:
@@ -625,7 +626,7 @@ def _rebuild(
     context: BaseException | None,
     suppress_context: bool,
 ) -> BaseException:
-    # A __new__ of the class's own may want what it was called with, which is not known.
+    # The class's own __new__ may need the original arguments, which are unknown.
     base = next(base for base in kind.__mro__ if type(vars(base).get("__new__")) is BuiltinFunctionType)
     error: BaseException = base.__new__(kind, *arguments)
     _set_state(error, state)

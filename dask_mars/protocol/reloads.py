@@ -1,6 +1,6 @@
-"""Modules of the user's that were loaded again, by `importlib.reload` or IPython's autoreload; workers follow.
+"""Reloads of the user's modules, by `importlib.reload` or IPython's autoreload, repeated in workers.
 
-Modules of libraries are not watched: this is asked at each computation.
+Modules of libraries are not watched: the check runs at each computation.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from importlib.machinery import ModuleSpec
 from types import FunctionType, ModuleType
 from typing import Any
 
-#: How often a module was loaded again, and whether by autoreload, which changes its old functions as well.
+#: Number of reloads, and whether by autoreload, which changes its old functions as well.
 Reload = tuple[int, bool]
 
 _AUTORELOAD = "IPython.extensions.autoreload"
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
-#: Where packages are installed. To take paths apart would take 10 ms at the first computation.
+#: Folders of installed packages. Parsing paths would take 10 ms at the first computation.
 _SITE_FOLDERS = ("/site-packages/", "/dist-packages/")
-#: What may be installed in place.
+#: Our own modules, which may be installed in place.
 _OURS = frozenset({"dask_mars", "_dask_mars_entry"})
-#: Spec of each module of the user's, which each reload replaces, and when autoreload has seen its file change.
+#: Spec of each module of the user's, which each reload replaces, and autoreload's time of its file.
 _watched: dict[str, tuple[ModuleSpec | None, float | None]] = {}
-#: Names of all modules that were seen, and how many there were at the last look.
+#: Names of all known modules, and their number at the last check.
 _seen: set[str] = set()
 _seen_count = 0
-#: What was loaded again in this process, in the order in which that is to be done elsewhere.
+#: Reloads in this process, in the order for other processes.
 _reloads: dict[str, Reload] = {}
-#: What this process, a worker, has loaded again.
+#: Reloads that this worker has repeated.
 _followed: dict[str, Reload] = {}
-#: What autoreload has replaced in this process, a worker, and changes again at the next reload.
+#: Objects that autoreload has replaced in this worker, and changes again at the next reload.
 _old_objects: dict[Any, Any] = {}
 
 
 def in_force() -> dict[str, Reload]:
-    """Return which of the user's modules were loaded again since they were first seen here."""
+    """Return the reloads of the user's modules since their first check."""
     times = _autoreload_times()
     _watch_new(times)
     changed: dict[str, bool] = {}
@@ -57,7 +57,7 @@ def in_force() -> dict[str, Reload]:
 
 
 def follow(reloads: Mapping[str, Reload]) -> None:
-    """Load again, in a worker, what has been loaded again in the user's process."""
+    """Repeat the user's reloads in a worker."""
     for name, reload in reloads.items():
         if reload <= _followed.get(name, (0, False)):
             continue
@@ -100,10 +100,10 @@ def _is_users(name: str, origin: str | None) -> bool:
 
 
 def _autoreload_times() -> Mapping[str, float]:
-    """Return by module which file times autoreload has taken over; often it changes functions without a reload."""
+    """Return autoreload's file times by module; often it changes functions without a reload."""
     if _AUTORELOAD not in sys.modules:
         return {}
-    # These are private names, and there may be no shell any more.
+    # These names are private, and the shell may have ended.
     with contextlib.suppress(Exception):
         magic = sys.modules["IPython"].get_ipython().find_line_magic("autoreload")
         times: Mapping[str, float] = magic.__self__._reloader.modules_mtimes
@@ -112,7 +112,7 @@ def _autoreload_times() -> Mapping[str, float]:
 
 
 def _in_order(names: Iterable[str]) -> list[str]:
-    """Return modules so that each comes after those of them that it has taken something from."""
+    """Return modules sorted so that each comes after those that its attributes come from."""
     names = list(names)
     if len(names) < 2:
         return names
@@ -126,7 +126,7 @@ def _in_order(names: Iterable[str]) -> list[str]:
 
 
 def _home(value: Any) -> str | None:
-    """Return the name of the module that a module's attribute is, or is from."""
+    """Return the module of a module's attribute, or the attribute's own name if it is a module."""
     if isinstance(value, ModuleType):
         return value.__name__
     return value.__module__ if isinstance(value, (FunctionType, type)) else None

@@ -1,7 +1,6 @@
-"""Limits that `threadpoolctl` has set in the user's process, obeyed by workers.
+"""Limits that `threadpoolctl` has set in the user's process, applied in workers.
 
-They are upper bounds: a worker whose libraries use one thread each, as they do unless the user has said otherwise,
-obeys them anyway.
+They are upper bounds: a worker whose libraries use one thread each, as is the default, needs no change.
 """
 
 from __future__ import annotations
@@ -10,16 +9,16 @@ import os
 import sys
 from typing import Any
 
-#: By these the libraries that `threadpoolctl` knows go when they are loaded.
+#: Environment variables that set the initial threads of the libraries `threadpoolctl` knows.
 _VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
-#: What knows the libraries of this process, and how many modules were imported when it looked for them.
+#: Controller of this process's libraries, and number of imported modules at its search.
 _controller: tuple[Any, int] | None = None
-#: How many threads each library of this process has by itself.
+#: Each library's own number of threads in this process.
 _own: dict[str, int] = {}
 
 
 def in_force() -> dict[str, int] | None:
-    """Return the number of threads of each kind of library here; None if nobody can have limited them."""
+    """Return the number of threads of each kind of library; None without `threadpoolctl`, which sets limits."""
     if "threadpoolctl" not in sys.modules:
         return None
     limits: dict[str, int] = {}
@@ -32,12 +31,12 @@ def in_force() -> dict[str, int] | None:
 
 
 def apply(limits: dict[str, int] | None) -> None:
-    """Have the libraries here use no more threads than `in_force` has found elsewhere, or as many as they did.
+    """Limit the threads of libraries as `in_force` has found elsewhere, or restore their own number.
 
     Parameters
     ----------
     limits : dict or None
-        By the kind of library.
+        Limits by kind of library.
     """
     if not _own and (limits is None or all(os.environ.get(name) == "1" for name in _VARIABLES)):
         return
@@ -51,7 +50,7 @@ def _libraries() -> list[Any]:
     global _controller
     from threadpoolctl import ThreadpoolController
 
-    # To look for libraries takes milliseconds, and no library comes without a module.
+    # The search takes milliseconds, and libraries are loaded only by modules.
     count = len(sys.modules)
     if _controller is None or _controller[1] != count:
         _controller = ThreadpoolController(), count

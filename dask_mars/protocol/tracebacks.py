@@ -1,6 +1,6 @@
-"""Tracebacks as plain values that travel, with the columns by which Python marks what failed in a line.
+"""Tracebacks as plain values, with the columns by which Python marks the failing part of a line.
 
-tblib's have line numbers alone: the marks below them are those of a line of its own.
+tblib's tracebacks have only line numbers, so that the marks would be wrong.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import Callable
 from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import Any, NamedTuple
 
-#: What frames made here know of their modules.
+#: Names in frames' modules that are kept.
 _GLOBALS = ("__name__", "__file__")
-#: Of exceptions that carry their frames.
+#: Attribute of exceptions that carry their frames.
 _CARRIED = "_dask_mars_frames"
 _NO_ARGUMENTS = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
 
 
 class Frame(NamedTuple):
-    """Where a traceback has been: lines and columns as in `codeobject.co_positions`, any of which may be None."""
+    """A position of a traceback: lines and columns as in `codeobject.co_positions`, any of which may be None."""
 
     file: str
     function: str
@@ -33,14 +33,14 @@ class Frame(NamedTuple):
 
 
 def install() -> None:
-    """Have tracebacks that this process pickles keep columns."""
+    """Pickle tracebacks of this process with columns."""
     copyreg.pickle(TracebackType, _reduce)
 
 
 def carry(error: BaseException) -> None:
-    """Have an exception, and those behind it, tell their frames when somebody else pickles them.
+    """Attach frames to an exception and its chain, for pickling by others.
 
-    Dask pickles tracebacks by tblib, which forgets columns, and for clients that need not have this package.
+    Dask pickles tracebacks by tblib, which drops columns, and for clients that need not have this package.
     """
     for each in _chain(error):
         with contextlib.suppress(AttributeError):
@@ -48,7 +48,7 @@ def carry(error: BaseException) -> None:
 
 
 def forget(error: BaseException, chain: bool = False) -> None:
-    """Part an exception from its frames, and from those before it; its class may forbid to set attributes."""
+    """Remove an exception's frames, and optionally its chain; its class may forbid setting attributes."""
     error.with_traceback(None)
     if chain:
         BaseException.__setattr__(error, "__context__", None)
@@ -56,14 +56,14 @@ def forget(error: BaseException, chain: bool = False) -> None:
 
 
 def add_note(error: BaseException, text: str) -> None:
-    """Add a note to an exception, whose class may forbid to set attributes."""
+    """Add a note to an exception, whose class may forbid setting attributes."""
     notes = vars(error).setdefault("__notes__", [])
     if type(notes) is list:
         notes.append(text)
 
 
 def restore(error: BaseException) -> None:
-    """Give an exception, and those behind it, the tracebacks that they have carried."""
+    """Restore the tracebacks that an exception and its chain carry."""
     for each in _chain(error):
         frames = getattr(each, "__dict__", {}).pop(_CARRIED, None)
         if frames:
@@ -82,7 +82,7 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def frames_of(traceback: TracebackType | None) -> list[Frame]:
-    """Return what there is to tell of a traceback."""
+    """Return the positions of a traceback."""
     frames = []
     while traceback is not None:
         code, module = traceback.tb_frame.f_code, traceback.tb_frame.f_globals
@@ -98,7 +98,7 @@ def frames_of(traceback: TracebackType | None) -> list[Frame]:
 
 
 def traceback_of(frames: list[tuple[Any, ...]]) -> TracebackType | None:
-    """Return a traceback that reads like the one whose frames are given."""
+    """Return a traceback that prints like the one with the given frames."""
     traceback = None
     for frame in reversed(frames):
         told = Frame._make(frame)
@@ -117,16 +117,16 @@ def _position(code: CodeType, instruction: int) -> tuple[int | None, int | None,
 
 
 def _frame_at(frame: Frame) -> tuple[FrameType, int]:
-    """Return a frame, and the instruction in it that is where another has been.
+    """Return a frame and an instruction at a given position.
 
-    It is that of a generator which never begins: nobody has called it, so that it refers to nobody's variables.
+    The frame is a generator's that never starts, without callers and variables to keep alive.
     """
     line = max(frame.line, 1)
     known = frame.end_line is not None and frame.column is not None and frame.end_column is not None
     place: dict[str, Any] = {
         "lineno": line,
         "end_lineno": max(frame.end_line or line, line),
-        # Of a negative column Python makes none, and marks nothing.
+        # Python treats a negative column as none, and marks nothing.
         "col_offset": frame.column if known else -1,
         "end_col_offset": frame.end_column if known else -1,
     }
@@ -137,7 +137,7 @@ def _frame_at(frame: Frame) -> tuple[FrameType, int]:
     code = code.replace(co_name=frame.function, co_qualname=frame.function)
     lines = (line, place["end_lineno"])
     found = (number for number, position in enumerate(code.co_positions()) if position[:2] == lines)
-    # The last of them is in the body, whatever stands at the beginning of a generator.
+    # The last match is in the body; a generator's preamble has the same position.
     instruction = 2 * max(found, default=0)
     return FunctionType(code, dict(frame.module))().gi_frame, instruction
 

@@ -1,7 +1,7 @@
 """Context variables of the calling thread: Dask's threads run each task in a copy of its context.
 
-Those travel that are attributes of a module, and NumPy's and decimal's own. A function that refers to a variable
-of the program itself cannot be pickled, and runs in the user's process.
+Variables travel if they are attributes of a module, or NumPy's and decimal's own. A function that refers to a
+variable of the program itself cannot be pickled, and runs in the user's process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from dask_mars.protocol.pickling import dumps
 
-#: Packages whose variables say which loop, session or client they are in, and mean nothing in another process.
+#: Packages whose variables identify an event loop, session or client, and mean nothing in another process.
 _OF_PROCESS = frozenset(
     {
         "IPython",
@@ -29,12 +29,12 @@ _OF_PROCESS = frozenset(
         "tornado",
     }
 )
-#: Of what equals what it was, and cannot be changed in place.
+#: Types of immutable values that compare by equality.
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
-#: The places of variables of those that have none in a module: NumPy's treatment of errors, and decimal's context.
+#: Places of variables without one in a module: NumPy's error handling, and decimal's context.
 _NUMPY, _DECIMAL = ("numpy", ""), ("decimal", "")
 
-#: Module and attribute of each variable of the modules that were searched.
+#: Module and attribute of each variable of the searched modules.
 _places: dict[ContextVar[Any], tuple[str, str]] = {}
 _searched: set[str] = set()
 
@@ -47,7 +47,7 @@ class Variable(NamedTuple):
     value: Any
 
     def set(self) -> None:
-        """Set the variable in the current context, if its module is here."""
+        """Set the variable in the current context, if its module is imported."""
         if self[:2] == _NUMPY:
             errors, function, buffer_size = self.value
             np.seterr(**errors)
@@ -60,7 +60,7 @@ class Variable(NamedTuple):
 
 
 def in_force() -> dict[tuple[str, str], Any]:
-    """Return the current context's variables by place: what changes when they do."""
+    """Return a comparable form of the current context's variables, by place."""
     return {
         place: _mark(value)
         for variable, value in copy_context().items()
@@ -69,7 +69,7 @@ def in_force() -> dict[tuple[str, str], Any]:
 
 
 def carried() -> tuple[list[Variable], dict[str, Exception]]:
-    """Return the current context's variables as they travel, and why others cannot be pickled."""
+    """Return the current context's variables for sending, and the errors of those that cannot be pickled."""
     variables, lost = [], {}
     for variable, value in copy_context().items():
         place = _place(variable, value)
@@ -100,7 +100,7 @@ def _place(variable: ContextVar[Any], value: Any) -> tuple[str, str] | None:
 
 
 def _search() -> None:
-    """Note the variables of modules that were imported since the last time."""
+    """Find the variables of newly imported modules."""
     program = sys.modules.get("__main__")
     for name, module in list(sys.modules.items()):
         if name in _searched or module is program or name.partition(".")[0] in _OF_PROCESS:
@@ -117,7 +117,7 @@ def _mark(value: Any) -> Any:
     if kind in _PLAIN or kind.__name__ == "PyCapsule":
         return value
     if isinstance(value, decimal.Context):
-        # Without the flags, which say what has happened.
+        # Without the flags, which record past operations.
         _, (*figures, _, traps) = value.__reduce__()
         return (*figures, *traps)
     if kind is dict and all(type(item) in _PLAIN for item in value.values()):

@@ -439,7 +439,7 @@ class Graph:
             if not self.stopping:
                 assert self.unfinished_consumers[chunk] == unfinished_consumers
                 if current == FINISHED:
-                    assert unfinished_consumers or self.is_output[chunk], "data kept for nobody"
+                    assert unfinished_consumers or self.is_output[chunk], "data without a reader"
         assert self.unfinished_outputs == unfinished_outputs
         if self.stopping:
             assert not ready, "a stopped graph has work"

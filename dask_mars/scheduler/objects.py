@@ -219,7 +219,7 @@ class Objects:
         """Check every invariant; raise AssertionError where one does not hold."""
         for id, found in self._objects.items():
             assert found.id == id
-            assert found.is_persisted or found.readers, "an object is kept for nobody"
+            assert found.is_persisted or found.readers, "an object without a reader"
             assert not (found.is_on_disk and found.is_spilling), "what is on disk is being written"
             assert not (found.is_copy and found.restoring_worker is not None), "a worker is to restore a copy"
             for reader, chunk in found.readers:

@@ -1,26 +1,26 @@
-"""Allocates blocks of an arena: pure bookkeeping of offsets and sizes, no memory."""
+"""Allocates blocks of an arena: pure accounting of offsets and sizes, without memory."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 
-#: Blocks start at multiples of this and take multiples of it, so that freed pages can be given back whole.
+#: Alignment and granularity of blocks, in bytes, so that freed pages can be returned whole.
 PAGE_BYTES = 4096
 
 
 class Allocator:
-    """Hands out non-overlapping blocks of ``[0, capacity_bytes)``.
+    """Allocates non-overlapping blocks of ``[0, capacity_bytes)``.
 
-    The smallest free block that fits is used, and among equal ones the block freed last, because its pages are
-    warm: touching a fresh page of shared memory costs several times the copy that fills it. Free neighbours merge.
+    It chooses the smallest free block that fits, and among equal ones the one freed last, whose pages are warm:
+    touching a fresh page of shared memory costs several times the copy that fills it. Free neighbours merge.
 
     Parameters
     ----------
     capacity_bytes : int
         Size of the arena.
     live : iterable of (int, int)
-        Offset and size in bytes of blocks that are in use from the start.
+        Offset and size in bytes of blocks in use from the start.
 
     Examples
     --------
@@ -57,7 +57,7 @@ class Allocator:
             self._add_free(end, capacity_bytes - end)
 
     def allocate(self, size_bytes: int) -> int | None:
-        """Return the offset of a new block, or None where no free block is large enough."""
+        """Return the offset of a new block, or None if no free block is large enough."""
         size = _round_up(size_bytes)
         position = bisect_left(self._by_size, (size,))
         if position == len(self._by_size):
@@ -71,7 +71,7 @@ class Allocator:
         return offset
 
     def free(self, offset: int) -> None:
-        """Take a block back. Raises KeyError if no block starts at the offset."""
+        """Free a block. Raises KeyError if no block starts at the offset."""
         size = self.used.pop(offset)
         self.used_bytes -= size
         before = self._free_ends.get(offset)
@@ -85,7 +85,7 @@ class Allocator:
 
     @property
     def largest_free_bytes(self) -> int:
-        """Size of the largest block that could be had now."""
+        """Size of the largest block that is available now."""
         return self._by_size[-1][0] if self._by_size else 0
 
     def free_ranges(self) -> list[tuple[int, int]]:

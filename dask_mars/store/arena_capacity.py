@@ -1,4 +1,4 @@
-"""How large arenas are: as large as the memory limit where every process has the addresses for all of them."""
+"""Size of arenas: that of the memory limit, where every process has the addresses to map all of them."""
 
 from __future__ import annotations
 
@@ -8,32 +8,31 @@ from dask_mars.errors import AddressSpaceTooSmall, SharedMemoryDenied
 from dask_mars.limits import AddressSpace, address_space
 from dask_mars.store.allocator import PAGE_BYTES
 
-#: What an arena has to hold at least, unless a worker's share of the memory limit is less: one chunk of the size
-#: that Dask aims at.
+#: Smallest arena, in bytes, unless a worker's share of the memory limit is less: one chunk of Dask's usual size.
 LEAST_BYTES = 128 << 20
-#: The heap of a process counts its arena's pages in 32 bits.
+#: Largest arena, in bytes: a heap counts its pages in 32 bits.
 MOST_BYTES = PAGE_BYTES * ((1 << 32) - 2)
-#: The heap's tables take so many bytes of addresses at most for each byte of the arena, in its own process.
+#: Divisor of the arena's size: most addresses for the heap's tables, in the arena's own process.
 _TABLES_SHARE = 128
-#: Of the addresses: what stays free for what processes have for themselves, values that are read from disk and
-#: temporaries among them. No process needs more than the memory limit for that.
+#: Divisor of the free addresses that stay free for private memory, such as temporaries and values read from disk.
+#: No process needs more than the memory limit for that.
 _PRIVATE_SHARE = 4
 
 
 def arena_capacity(memory_limit: int, num_workers: int, addresses: AddressSpace) -> int:
     """Return the size of each arena.
 
-    Every process maps the arenas of all workers and the client's. They are equal: which worker will make the
-    largest result is not known.
+    Every process maps the arenas of all workers and of the client. All have the same size, because any worker may
+    compute the largest result.
 
     Parameters
     ----------
     memory_limit : int
-        Bytes that the engine is to stay within.
+        The engine's memory limit, in bytes.
     num_workers : int
         Worker processes.
     addresses : AddressSpace
-        What each process has.
+        Address space of each process.
 
     Returns
     -------
@@ -43,7 +42,7 @@ def arena_capacity(memory_limit: int, num_workers: int, addresses: AddressSpace)
     Raises
     ------
     AddressSpaceTooSmall
-        An arena could hold neither a worker's share of the memory limit nor a chunk of the usual size.
+        Arenas would hold neither a worker's share of the memory limit nor a chunk of the usual size.
 
     Examples
     --------
@@ -67,7 +66,7 @@ def arena_capacity(memory_limit: int, num_workers: int, addresses: AddressSpace)
 
 
 def _addresses_for(capacity: int, memory_limit: int, num_workers: int) -> int:
-    """Return the free addresses that are needed for arenas of a size."""
+    """Return the free addresses that arenas of a size need."""
     shared = (num_workers + 1) * capacity + capacity // _TABLES_SHARE + num_workers + 2
     return min(shared + memory_limit, -(-shared * _PRIVATE_SHARE // (_PRIVATE_SHARE - 1)) + 1)
 
@@ -75,14 +74,14 @@ def _addresses_for(capacity: int, memory_limit: int, num_workers: int) -> int:
 def not_mapped(
     reason: OSError | MemoryError, memory_limit: int, num_workers: int, capacity_bytes: int
 ) -> AddressSpaceTooSmall | SharedMemoryDenied:
-    """Return the error for arenas that the system would not make or map, although there seemed to be room.
+    """Return the error for arenas that the system refused to create or map although there seemed to be room.
 
     Parameters
     ----------
     reason : OSError or MemoryError
-        What the system said.
+        The system's error.
     memory_limit, num_workers : int
-        The engine's.
+        Settings of the engine.
     capacity_bytes : int
         Size of each arena.
     """

@@ -1,4 +1,4 @@
-"""Compresses the bytes of spilled values, and checks them, by what is installed."""
+"""Compression and checksums of spilled values, with the installed libraries."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-#: Bytes that are compressed together.
+#: Bytes of one compressed block.
 BLOCK_BYTES = 1 << 20
-#: Smaller values are not compressed: they are written sooner than it is decided.
+#: Smallest value that may be compressed, in bytes: writing less is faster than the decision.
 _COMPRESSED_BYTES = 1 << 17
 _SAMPLE_BYTES = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """A way to compress.
+    """A compression method.
 
     Attributes
     ----------
     name : str
-        Noted with what it has compressed.
+        Name in the reference to a file.
     compress : callable
-        From bytes to fewer bytes.
+        Compresses bytes.
     decompress : callable
-        From these and the size of the result to the result.
+        Decompresses bytes, given the size of the result.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Codec:
 
 
 def lz4_codec() -> Codec | None:
-    """Return lz4, if it is installed. The standard library has nothing that is faster than a disk."""
+    """Return lz4, if it is installed. The standard library has no codec faster than a disk."""
     try:
         block: Any = importlib.import_module("lz4.block")
     except ImportError:
@@ -48,19 +48,19 @@ def lz4_codec() -> Codec | None:
     )
 
 
-#: What returns each codec, or None where it is not installed, by the name that files have noted.
+#: Factories of codecs by name; they return None for one that is not installed.
 CODECS: dict[str, Callable[[], Codec | None]] = {"lz4": lz4_codec}
 
 
 def compression_blocks(views: Iterable[memoryview]) -> Iterator[memoryview]:
-    """Cut memory into the blocks that are compressed together."""
+    """Cut memory into the blocks that are compressed separately."""
     for view in views:
         for start in range(0, len(view), BLOCK_BYTES):
             yield view[start : start + BLOCK_BYTES]
 
 
 def compressed(views: Iterable[memoryview], codec: Codec, sizes: list[int]) -> Iterator[memoryview]:
-    """Compress block by block, and note the size of each."""
+    """Compress block by block, and append the size of each to `sizes`."""
     for block in compression_blocks(views):
         data = codec.compress(block)
         sizes.append(len(data))
@@ -68,7 +68,7 @@ def compressed(views: Iterable[memoryview], codec: Codec, sizes: list[int]) -> I
 
 
 def worthwhile(views: list[memoryview], codec: Codec, disk_bytes_per_s: float) -> bool:
-    """Tell from three small samples of the largest buffer whether compressing takes less time than it saves."""
+    """Return whether compression would save time, by three small samples of the largest buffer."""
     if sum(map(len, views)) < _COMPRESSED_BYTES:
         return False
     largest = max(views, key=len)
@@ -81,10 +81,10 @@ def worthwhile(views: list[memoryview], codec: Codec, disk_bytes_per_s: float) -
 
 
 class Checksum(Protocol):
-    """Takes in bytes piece by piece."""
+    """A checksum that is updated piece by piece."""
 
     def update(self, data: memoryview, /) -> object:
-        """Take in some bytes."""
+        """Add some bytes."""
 
     def intdigest(self) -> int:
         """Return the checksum of all bytes so far."""
@@ -104,7 +104,7 @@ class _Crc32:
 
 
 def checksum_kind() -> Callable[[], Checksum]:
-    """Return the fastest kind there is: xxhash if it is installed, else zlib's."""
+    """Return the fastest available kind: xxhash if it is installed, else zlib's."""
     try:
         xxhash: Any = importlib.import_module("xxhash")
     except ImportError:

@@ -1,8 +1,8 @@
-"""Results that are sealed where they were made: arrays that NumPy has built in this process's own arena.
+"""Seals results in place: arrays that NumPy has built in this process's own arena.
 
-Whoever still refers to an array could write into it after it was sealed: a cache of the task's, a thread. Rather
-than look for such references, we look whether NumPy has freed the memory once the value is gone. If not, the
-memory is copied to where nobody else knows of it.
+A remaining reference to an array, in a cache of the task or a thread, could write to it after sealing. Instead of
+searching for references, this checks whether NumPy has freed the memory once the value is gone. If not, the memory
+is copied to a block without other references.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from dask_mars.store.arena import Arena
 if TYPE_CHECKING:
     from dask_mars.store._arena import Heap, Quota
 
-# A view smaller than this share of the array it belongs to is copied out: nobody else needs the rest.
+# Views below this share of their array are copied: the rest of the array is not needed.
 _SHARE = 1 / 2
 
 
 def has_quotas(threshold_bytes: int | None) -> bool:
-    """Say whether workers count the memory of their arrays; the argument is as for `make_heap`."""
+    """Return whether workers count the memory of their arrays; the argument is as for `make_heap`."""
     if threshold_bytes is None:
         return False
     try:
@@ -45,21 +45,21 @@ def has_object_quotas(threshold_bytes: int | None) -> bool:
 
 
 def make_heap(arena: Arena, live: Collection[tuple[int, int]], threshold_bytes: int | None) -> Heap | None:
-    """Have this thread's arrays built in an arena, and return what hands out its blocks.
+    """Build this thread's arrays in an arena, and return the arena's heap.
 
     Parameters
     ----------
     arena : Arena
-        The process's own.
+        The process's own arena.
     live : collection of (int, int)
-        Offset and size of blocks that are in use already.
+        Offset and size of blocks in use.
     threshold_bytes : int or None
-        Smaller arrays get private memory; if it is None, all do.
+        Smaller arrays get private memory; with None all do.
 
     Returns
     -------
     Heap or None
-        None if arrays are not to be built there, or cannot be, because the extension was not compiled.
+        None without a threshold, or if the extension was not compiled.
     """
     if threshold_bytes is None:
         return None
@@ -68,7 +68,7 @@ def make_heap(arena: Arena, live: Collection[tuple[int, int]], threshold_bytes: 
     except ImportError:
         return None
     heap = _arena.Heap(arena.view(0, arena.capacity_bytes).data, live)
-    # What a process that died has left in it belongs to nobody, and takes memory.
+    # Unused pages that a dead process has left take memory.
     heap.trim()
     # Every array there takes a page at least.
     _arena.install(heap, max(threshold_bytes, PAGE_BYTES))
@@ -76,20 +76,20 @@ def make_heap(arena: Arena, live: Collection[tuple[int, int]], threshold_bytes: 
 
 
 def limit_memory(heap: Heap, threshold_bytes: int, page: memoryview, wake: int, signal_number: int) -> Quota:
-    """Have arrays wait for the engine where their memory would grow beyond the quota, and objects if they can.
+    """Make arrays, and Python objects where possible, wait for the engine when their memory exceeds the quota.
 
     Parameters
     ----------
     heap : Heap
-        As `make_heap` returns it.
+        A result of `make_heap`.
     threshold_bytes : int
         As for `make_heap`.
     page : memoryview
-        This process's part of the control page, where it has its quota.
+        This process's part of the control page, with its quota.
     wake : int
-        Descriptor by which the engine, which is the parent of this process, is woken.
+        Descriptor that wakes the engine, the parent of this process.
     signal_number : int
-        Raised where small objects have taken memory that was refused.
+        Signal that is raised when small objects have exceeded the quota.
     """
     from dask_mars.store import _arena
 
@@ -100,12 +100,12 @@ def limit_memory(heap: Heap, threshold_bytes: int, page: memoryview, wake: int, 
 
 
 class InPlaceSealing:
-    """Blocks that arrays own, on their way to belonging to the store alone.
+    """Blocks that change their owner from arrays to the store.
 
     Parameters
     ----------
     heap : Heap
-        Of the own arena.
+        Heap of the own arena.
     arena : Arena
         The own arena.
     number : int
@@ -116,15 +116,15 @@ class InPlaceSealing:
         self._heap = heap
         self._arena = arena
         self._number = number
-        #: Of each block that is sealed and that arrays may refer to: the part of it that is needed.
+        #: Needed part of each sealed block that arrays may still refer to.
         self._pending: dict[int, tuple[int, int]] = {}
 
     def is_array_memory(self, address: int) -> bool:
-        """Say whether an array of this process owns the memory."""
+        """Return whether memory belongs to an array of this process."""
         return self._heap.array_block(address) is not None
 
     def seal_block(self, low: int, high: int, value_bytes: int) -> tuple[int, int, int] | None:
-        """Seal the block that memory from `low` to `high` lies in; None if it has to be copied instead.
+        """Seal the block around memory from `low` to `high`; return None if it must be copied instead.
 
         Parameters
         ----------
@@ -150,23 +150,23 @@ class InPlaceSealing:
         return (self._number, offset, size)
 
     def abort(self) -> None:
-        """Leave all blocks whose value could not be sealed to the arrays."""
+        """Give the blocks of a value that could not be sealed back to their arrays."""
         for offset in self._pending:
             self._heap.free(offset)
         self._pending.clear()
 
     def finish(self) -> dict[int, tuple[int, int, int]]:
-        """Copy what something still refers to.
+        """Copy blocks that something still refers to.
 
         Returns
         -------
         dict
-            Of each block that was copied: offset of the copy, its size, and what of the block it starts with.
+            For each copied block: offset of the copy, its size, and the start of the copied part in the block.
 
         Raises
         ------
         StoreFull
-            There is no room for a copy; what was adopted is for the caller to free.
+            There is no room for a copy; the caller must free the sealed blocks.
         """
         heap, arena = self._heap, self._arena
         moved: dict[int, tuple[int, int, int]] = {}

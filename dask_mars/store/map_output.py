@@ -1,8 +1,8 @@
-"""Map outputs: what one map operand of a shuffle leaves for all reducers, each of which reads its part.
+"""Map outputs: the result of one map operand of a shuffle, of which each reducer reads its part.
 
-A map output is one array of bytes: a table that says where each reducer's part is, and the parts, each a pickle
-with its buffers behind it. In the store it lies like any array. It is not read back from disk as a whole: whoever
-needs a part reads the table and that part, each with a checksum of its own.
+A map output is one array of bytes: a table of the reducers' parts, and the parts, each a pickle followed by its
+buffers. The store treats it as any array. A spilled one is not read as a whole: a reader reads the table and its
+part, each with a checksum of its own.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 _ALIGNMENT = 64
 _WORD = np.dtype(np.int64)
-#: In the table's head: how many parts there are, and the checksum of the table.
+#: Words in the table's head: the number of parts, and the checksum of the table.
 _HEAD = 2
-#: Of each part: its reducer, where it begins and ends, and its checksum. In memory there are no checksums.
+#: Words for each part: its reducer, its start and end, and its checksum, which is unused in memory.
 _ROWS = 4
 
 
 class Source(Protocol):
-    """Bytes that are read in pieces."""
+    """Bytes for partial reads."""
 
     def read(self, start: int, stop: int) -> memoryview:
         """Return some of the bytes."""
 
     def reject(self, reason: str) -> Exception:
-        """Return the exception for bytes that are not what was written."""
+        """Return the exception for damaged bytes."""
 
 
 class MapOutput:
@@ -42,9 +42,9 @@ class MapOutput:
     Parameters
     ----------
     data : numpy.ndarray
-        All of its bytes, as `pack` has laid them out.
+        All of its bytes, in the layout of `pack`.
     source : Source, optional
-        Where to read them instead; what comes from there is checked.
+        Reads the bytes instead, with checks of their checksums.
     """
 
     __slots__ = ("_source", "_table", "data")
@@ -65,16 +65,16 @@ class MapOutput:
 
     @property
     def reducers(self) -> list[int]:
-        """The reducers that there is something for."""
+        """The reducers with a part."""
         return [int(reducer) for reducer in self._rows()[0]]
 
     def part(self, reducer: int) -> list[Any]:
-        """Return what there is for a reducer: a list of one value, or an empty one.
+        """Return a reducer's part: a list of one value, or an empty one.
 
         Raises
         ------
         SpilledValueLost
-            The file is gone or is not what was written.
+            The file is gone or damaged.
         """
         rows = self._rows()
         place = int(np.searchsorted(rows[0], reducer))
@@ -83,12 +83,12 @@ class MapOutput:
         return [_unpack_part(self._part_bytes(place))]
 
     def select(self, reducers: Collection[int]) -> MapOutput:
-        """Return a map output of its own for some of the reducers.
+        """Return a separate map output with the parts of some reducers.
 
         Raises
         ------
         SpilledValueLost
-            The file is gone or is not what was written.
+            The file is gone or damaged.
         """
         wanted = set(reducers)
         places = [place for place, reducer in enumerate(self.reducers) if reducer in wanted]
@@ -118,24 +118,23 @@ class MapOutput:
     def _all(self) -> Bytes:
         rows = self._rows()
         for place in range(rows.shape[1]):
-            # In memory nobody checks them any more.
+            # Checks the part's checksum, as reads from memory will not.
             self._part_bytes(place)
         end = int(rows[2].max(initial=(_HEAD + rows.size) * _WORD.itemsize))
         return np.frombuffer(self._source.read(0, end), np.uint8)
 
 
 def pack(parts: Iterable[tuple[int, Any]], count: int, expected_bytes: int = 0) -> MapOutput:
-    """Make a map output.
+    """Return a map output.
 
     Parameters
     ----------
     parts : iterable of (int, object)
-        What there is for each reducer, by ascending number of the reducer. A value is pickled before the next one
-        is asked for.
+        Part of each reducer, by ascending number. Each value is pickled before the next one is taken.
     count : int
-        How many parts there are at most.
+        Most parts.
     expected_bytes : int, optional
-        What they are thought to take together.
+        Expected total size.
     """
     writer = _Writer(count, expected_bytes)
     for reducer, value in parts:
@@ -144,7 +143,7 @@ def pack(parts: Iterable[tuple[int, Any]], count: int, expected_bytes: int = 0) 
 
 
 def with_checksums(data: Bytes) -> list[Bytes]:
-    """Return the bytes of a map output as they go to disk, in pieces: with checksums."""
+    """Return a map output with checksums, in pieces, for writing to disk."""
     rows = MapOutput(data)._rows().copy()
     for row in rows.T:
         row[3] = zlib.crc32(data[row[1] : row[2]].data)
@@ -154,19 +153,19 @@ def with_checksums(data: Bytes) -> list[Bytes]:
 
 
 class _Writer:
-    """Lays parts out one behind another in memory that grows, and a table of them in front.
+    """Writes parts one after another to growing memory, behind a table of them.
 
     Parameters
     ----------
     count : int
-        How many parts there are at most.
+        Most parts.
     expected_bytes : int
-        What they are thought to take together.
+        Expected total size.
     """
 
     def __init__(self, count: int, expected_bytes: int) -> None:
         table_end = (_HEAD + _ROWS * count) * _WORD.itemsize
-        # What is built by NumPy in an arena need not be copied there.
+        # An array that NumPy builds in an arena need not be copied there.
         self._data: Bytes = np.empty(table_end + expected_bytes, np.uint8)
         self._data[:table_end] = 0
         self._end = table_end
@@ -195,7 +194,7 @@ class _Writer:
         self._table.append((reducer, start, self._end, 0))
 
     def copy(self, reducer: int, part: memoryview) -> None:
-        """Add the part of a reducer as another map output has it."""
+        """Add the part of a reducer in the form of another map output."""
         start = self._aligned(self._end)
         self._write(part)
         self._table.append((reducer, start, self._end, 0))
@@ -217,9 +216,9 @@ class _Writer:
         self._data.resize(size_bytes, refcheck=False)
 
     def finish(self) -> Bytes:
-        """Return the memory, without what was not needed."""
+        """Return the used memory."""
         self._resize(self._end)
-        # Rows that are not needed stay empty behind the table.
+        # Unused rows stay empty behind the table.
         table = np.array(self._table, _WORD).reshape(-1, _ROWS).T.ravel()
         head = np.concatenate([np.array([len(self._table), 0], _WORD), table]).view(np.uint8)
         self._data[: head.size] = head

@@ -19,15 +19,15 @@ from dask_mars.protocol.deferred import resolved
 from dask_mars.protocol.object_ref import ObjectRef, array_type, is_spilled
 from dask_mars.store.store import Store
 
-# Two runs of a program must not give the same name to what they keep.
+# Two runs of a program must not give the same name to persisted chunks.
 _program = uuid.uuid4().hex
 _numbers = itertools.count()
-#: Whether there has been one: before that nobody needs to look for them within arguments.
+#: Whether a persisted chunk was ever created; before that no search of arguments is needed.
 _exist = False
 
 
 class ObjectOwner(Protocol):
-    """An engine, as far as persisted chunks are concerned."""
+    """The part of an engine that persisted chunks use."""
 
     pid: int
 
@@ -35,42 +35,42 @@ class ObjectOwner(Protocol):
 
     @property
     def alive(self) -> bool:
-        """Whether the engine is there."""
+        """Return whether the engine is running."""
 
     def acquire(self, graph: int, chunk: int) -> ObjectRef:
-        """Return where a persisted object is; it stays there until `release`."""
+        """Return the reference to a persisted object, pinned until `release`."""
 
     def release(self, ref: ObjectRef) -> None:
-        """Let go of what `acquire` has returned."""
+        """Unpin a reference from `acquire`."""
 
     def ref_of(self, graph: int, chunk: int) -> ObjectRef | None:
-        """Return where a persisted chunk is at the moment, None if that is not known."""
+        """Return the current reference to a persisted chunk, None if unknown."""
 
 
 class PersistedChunk:
-    """One chunk that is kept in the store of an engine.
+    """A chunk that is kept in the store of an engine.
 
-    `dask.persist` puts such objects into the graphs of the collections that it returns. A later computation on
-    the same engine reads the chunk where it is. Everywhere else it stands for a copy of its value, in Dask's own
-    schedulers and in pickles too. When the last reference to the object goes, the chunk is freed.
+    `dask.persist` puts such objects into the graphs of its collections. A later computation on the same engine
+    reads the chunk in place. Elsewhere, in Dask's own schedulers and in pickles, it stands for a copy of its
+    value. The chunk is freed with the last reference to the object.
 
     Parameters
     ----------
     engine : ObjectOwner
-        Keeps the chunk.
+        The engine that keeps the chunk.
     graph, chunk : int
-        What the engine calls it.
+        The engine's numbers for it.
     key : hashable
         Dask's key of the chunk.
     nbytes : int
-        Bytes of its value, roughly.
+        Approximate size of its value, in bytes.
 
     Attributes
     ----------
     key : hashable
         Dask's key of the chunk.
     nbytes : int
-        Bytes of its value, roughly.
+        Approximate size of its value, in bytes.
     """
 
     __slots__ = ("__weakref__", "_number", "chunk", "engine", "graph", "key", "nbytes")
@@ -86,7 +86,7 @@ class PersistedChunk:
         _exist = True
 
     def result(self) -> Any:
-        """Return the value: a copy, which may be written to.
+        """Return a writable copy of the value.
 
         Raises
         ------
@@ -98,7 +98,7 @@ class PersistedChunk:
 
     @contextlib.contextmanager
     def acquired(self) -> Iterator[tuple[Store, ObjectRef]]:
-        """Return the store and the reference to the chunk, which stays there meanwhile."""
+        """Return the store and the reference to the chunk, pinned meanwhile."""
         if self.engine.pid != os.getpid():
             raise PersistedLost(str(self.key), "it is in a process that this one was forked from")
         try:
@@ -115,18 +115,18 @@ class PersistedChunk:
 
     @property
     def ref(self) -> ObjectRef | None:
-        """Where the chunk is at the moment; None if that is not known."""
+        """The current reference to the chunk; None if unknown."""
         return self.engine.ref_of(self.graph, self.chunk)
 
     def attribute(self, name: str) -> Any:
-        """Return an attribute of the value: an array's dtype or shape without a copy of its elements.
+        """Return an attribute of the value; dtype and shape of an array without a copy of its elements.
 
         Raises
         ------
         AttributeError
-            The value has none of that name.
+            The value has no such attribute.
         PersistedLost
-            As `result`.
+            As for `result`.
         """
         ref = self.ref
         known = None if ref is None else array_type(ref)
@@ -149,14 +149,14 @@ class PersistedChunk:
 
 
 class _Persisted(GraphNode):  # type: ignore[misc]
-    """The node of Dask's graph that stands for a persisted chunk: all schedulers can run it.
+    """A persisted chunk as a node in Dask's graph, which all schedulers can run.
 
-    Whoever looks into the graph of a persisted collection finds an array there under Dask's threads, and a future
-    under `distributed`. What reads both (``chunk.result() if hasattr(chunk, "result") else chunk``, as Dask's own
-    helpers have it) can read this, and so can NumPy.
+    In the graph of a persisted collection, code finds an array under Dask's threads, and a future under
+    `distributed`. Code for both (``chunk.result() if hasattr(chunk, "result") else chunk``, as in Dask's own
+    helpers) can read this node, and so can NumPy.
 
-    It is no `Task`, as Dask's optimisers take tasks apart and make them anew, under the key that the node was made
-    with: not the one that `clone` has put it under.
+    It is no `Task`: Dask's optimizers rebuild tasks under the key that the node was created with, not the one that
+    `clone` has given it.
 
     Parameters
     ----------
@@ -178,11 +178,11 @@ class _Persisted(GraphNode):  # type: ignore[misc]
 
     @property
     def block_fusion(self) -> bool:
-        """Dask leaves the node as it is: `clone` puts it under other keys, which its fusion cannot know."""
+        """Return True, so that Dask does not fuse the node: `clone` gives it keys that fusion does not know."""
         return True
 
     def __call__(self, values: Any = ()) -> Any:
-        """Return what `result` does: it is what schedulers call."""
+        """Return the value, for schedulers."""
         return self.result()
 
     def copy(self) -> Self:
@@ -190,11 +190,11 @@ class _Persisted(GraphNode):  # type: ignore[misc]
         return type(self)(self.key, self.value)
 
     def substitute(self, subs: Any, key: Any = None) -> Self:
-        """Return the node under another key: it depends on none."""
+        """Return the node under another key; it has no dependencies."""
         return self if key is None or key == self.key else type(self)(key, self.value)
 
     def result(self) -> Any:
-        """Return the value: a copy, which may be written to.
+        """Return a writable copy of the value.
 
         Raises
         ------
@@ -220,7 +220,7 @@ class _Persisted(GraphNode):  # type: ignore[misc]
         return type(self), (self.key, self.value)
 
     def __dask_tokenize__(self) -> Any:
-        # As with a future: what has the same key is the same, however often it was computed.
+        # As with futures: nodes of the same key are equal, however often they were computed.
         return PersistedNode.__name__, self.key
 
     def __repr__(self) -> str:
@@ -228,15 +228,15 @@ class _Persisted(GraphNode):  # type: ignore[misc]
 
 
 class PersistedNode(_Persisted):
-    """The node of a persisted chunk that Dask's own schedulers read when its turn comes."""
+    """A persisted chunk's node that Dask's own schedulers read when its turn comes."""
 
     __slots__ = ("value",)
 
 
 class PersistedData(_Persisted, DataNode):  # type: ignore[misc]
-    """The node of a persisted chunk in a graph whose maker tells data from tasks, and puts aliases to tasks there.
+    """A persisted chunk's node for graphs that distinguish data from tasks.
 
-    Array expressions do. Dask's own schedulers read all such nodes at the start.
+    Array expressions do, and put aliases to tasks there. Dask's own schedulers read all such nodes at the start.
     """
 
     __slots__ = ()
@@ -246,13 +246,13 @@ class PersistedData(_Persisted, DataNode):  # type: ignore[misc]
 
 
 class _Value(DataNode):  # type: ignore[misc]
-    """The node of a value in which Dask would look for keys and tasks."""
+    """The node of a value that Dask would search for keys and tasks."""
 
     __slots__ = ()
 
     @property
     def block_fusion(self) -> bool:
-        """As with `PersistedNode`."""
+        """As for `PersistedNode`."""
         return True
 
 
@@ -262,7 +262,7 @@ def _attribute(value: Any, name: str) -> Any:
 
 
 class PersistedWeakRef(weakref.ref[PersistedChunk]):
-    """A weak reference that knows which chunk of which graph it is about."""
+    """A weak reference with the chunk and graph of its persisted chunk."""
 
     __slots__ = ("chunk", "graph")
 
@@ -271,15 +271,15 @@ class PersistedWeakRef(weakref.ref[PersistedChunk]):
 
 
 def weak_reference_to(persisted: PersistedChunk, when_gone: Callable[[Any], None]) -> PersistedWeakRef:
-    """Have a function told when nobody refers to a persisted chunk any more.
+    """Call a function when the last reference to a persisted chunk is gone.
 
     Parameters
     ----------
     persisted : PersistedChunk
         The chunk.
     when_gone : callable
-        Is given the reference that is returned here. It may be called by any thread at any moment, even by one
-        that holds a lock or is being interrupted, and so must run no Python code: the `append` of a deque will do.
+        Called with the returned reference, by any thread at any moment, even by one that holds a lock or is being
+        interrupted. So it must run no Python code; the `append` of a deque will do.
     """
     reference = PersistedWeakRef(persisted, when_gone)
     reference.graph, reference.chunk = persisted.graph, persisted.chunk
@@ -287,18 +287,18 @@ def weak_reference_to(persisted: PersistedChunk, when_gone: Callable[[Any], None
 
 
 def value_of(chunk: Any) -> Any:
-    """Return what a persisted chunk or a future stands for; any other value as it is."""
+    """Return the value of a persisted chunk or a future; other values unchanged."""
     return resolved(chunk.result()) if type(chunk) is PersistedChunk or issubclass(type(chunk), TaskRef) else chunk
 
 
 def as_node(key: Hashable, value: Any) -> Any:
-    """Return what stands for a value, or for a persisted chunk, in the graph of a persisted collection.
+    """Return a node, or a plain value, for the graph of a persisted collection.
 
-    Any scheduler can compute with it. As under Dask's threads that is the value itself, where Dask would not take
-    it for a task or a key.
+    Any scheduler can compute with it. As under Dask's threads it is the value itself, unless Dask would take that
+    for a task or a key.
     """
     if issubclass(type(value), TaskRef) and value.key == key:
-        # So does distributed put its futures into graphs.
+        # distributed puts its futures into graphs in the same way.
         return value
     if type(value) is PersistedChunk:
         return (PersistedData if _has_array_expressions() else PersistedNode)(key, value)
@@ -306,17 +306,17 @@ def as_node(key: Hashable, value: Any) -> Any:
 
 
 def _has_array_expressions() -> bool:
-    """Return whether Dask's arrays are expressions, which it decides once."""
+    """Return whether Dask's arrays are expressions, which Dask decides once."""
     return bool(getattr(sys.modules.get("dask.array"), "ARRAY_EXPR_ENABLED", False))
 
 
 def as_data(key: Hashable, node: Any) -> Any:
-    """Return a node that merely reads a persisted chunk as the chunk itself; any other as it is."""
+    """Return a node that only reads a persisted chunk as the chunk itself; other nodes unchanged."""
     return DataNode(key, node.value) if type(node) is PersistedNode else node
 
 
 def holds_persisted(value: Any) -> bool:
-    """Say whether a list, tuple, set or dict has persisted chunks in it, however deep."""
+    """Return whether a list, tuple, set or dict contains persisted chunks, at any depth."""
     if not _exist:
         return False
     stack, seen = [value], set()
@@ -332,7 +332,7 @@ def holds_persisted(value: Any) -> bool:
 
 
 _CONTAINERS = frozenset({list, tuple, set, dict})
-#: In these Dask looks for keys and tasks.
+#: Types that Dask searches for keys and tasks.
 _READ_BY_DASK = (str, tuple, list, set, frozenset, dict, GraphNode, TaskRef)
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Counts references to blocks and spill files; the last one to go frees them."""
+"""Counts references to blocks and spill files, and frees those without any."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ class ReferenceCounts:
     Parameters
     ----------
     release : callable
-        Called with arena, offset and size of a block that nobody refers to any more.
+        Called with arena, offset and size of a block without references.
     remove : callable
-        Called with the reference to a spilled value when nobody refers to its file any more.
+        Called with the reference to a spilled value whose file has no references.
 
     Attributes
     ----------
     counts : dict
         Number of references and size of every block in use, by (arena, offset).
     stored_bytes : int
-        Their sizes added up.
+        Their total size.
     file_bytes : int
-        What the files take.
+        Total size of the files.
     """
 
     def __init__(self, release: Callable[[int, int, int], None], remove: Callable[[ObjectRef], None]) -> None:
@@ -36,7 +36,7 @@ class ReferenceCounts:
         self._files: dict[str, int] = {}
 
     def live(self, arena: int) -> list[tuple[int, int]]:
-        """Return offset and size of each block of an arena that is in use."""
+        """Return offset and size of each block of an arena in use."""
         return [(offset, entry[1]) for (owner, offset), entry in self.counts.items() if owner == arena]
 
     def incref(self, block: Block) -> None:
@@ -60,7 +60,7 @@ class ReferenceCounts:
             self._release(arena, offset, entry[1])
 
     def incref_object(self, ref: ObjectRef) -> None:
-        """Add a reference to all that a value takes, in memory or on disk."""
+        """Add a reference to all blocks or the file of a value."""
         if is_spilled(ref):
             file = spilled_file(ref)
             if file.path not in self._files:
@@ -71,7 +71,7 @@ class ReferenceCounts:
                 self.incref(block)
 
     def decref_object(self, ref: ObjectRef) -> None:
-        """Remove a reference to all that a value takes."""
+        """Remove a reference to all blocks or the file of a value."""
         if is_spilled(ref):
             file = spilled_file(ref)
             self._files[file.path] -= 1

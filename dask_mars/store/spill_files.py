@@ -1,8 +1,8 @@
-"""Files of spilled values: written once, read back once or twice, and of no use when their owner has ended.
+"""Files of spilled values: written once, read once or twice, and useless after their owner's end.
 
-Nothing is synchronised to the disk (`fsync`): a file is needed only while its owner lives, and as long as the
-system runs it reads what was written, from its cache or from the disk. What a disk reports too late, or never,
-the checksum finds. A file gets its name when it is whole, so a name stands for a whole value.
+Files are not synchronized to disk (`fsync`): their owner needs them only while it lives, and until then the system
+serves reads from its cache or the disk. Checksums detect late or unreported disk errors. A file gets its name when
+it is complete, so that a name stands for a whole value.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from dask_mars.store.codec import (
 )
 from dask_mars.store.spill_ownership import claim_directory, clear_abandoned
 
-#: Bytes of one system call. They are still in the processor's cache when they are written after they were added to
-#: the checksum, and far below what systems accept in one call (2 GiB, and less on macOS).
+#: Bytes of one system call: small enough to stay in the processor's cache between checksum and write, and far
+#: below the limits of systems (2 GiB, and less on macOS).
 _CHUNK_BYTES = 1 << 18
-#: Buffers of one system call: the least that systems have for IOV_MAX.
+#: Most buffers of one system call: the smallest IOV_MAX of any system.
 _CHUNK_BUFFERS = 1024
 
-#: What a disk is taken to write in a second, until it has been seen to be slower or faster.
+#: Assumed write rate of a disk until the first measurement, in bytes per second.
 _DISK_BYTES_PER_S = 1e9
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -50,14 +50,14 @@ _CLOSE_ATTEMPTS = 20
 
 
 class SpillFiles:
-    """Writes and reads files in a directory that somebody else owns; any number of threads at a time.
+    """Writes and reads files in a directory of another owner; it is thread-safe.
 
     Parameters
     ----------
     path : str or Path
         The directory.
     codec : Codec, optional
-        How to compress what is worth it; by default not at all.
+        Compression for suitable values; default: none.
     """
 
     def __init__(self, path: str | Path, codec: Codec | None = None) -> None:
@@ -65,8 +65,8 @@ class SpillFiles:
         self._codec = codec
         self._new_checksum = checksum_kind()
         self._serial = count()
-        #: What the disk has lately written in a second. As long as the system only takes writes into its cache
-        #: this is a lot; when it makes writers wait for the disk, compression begins to pay.
+        #: Recently measured write rate. It is high while the system caches writes; when writers wait for the disk
+        #: it falls, and compression begins to pay.
         self.disk_bytes_per_s = _DISK_BYTES_PER_S
 
     def write(self, name: str, buffers: Sequence[Any], in_parts: bool = False) -> SpilledFile:
@@ -75,17 +75,17 @@ class SpillFiles:
         Parameters
         ----------
         name : str
-            Of the file; if there is one already it is replaced when the new one is whole.
+            Name of the file; an existing one is replaced when the new one is complete.
         buffers : sequence of buffer
-            Contiguous in any order; written where they lie, without a copy, unless they are compressed.
+            Contiguous in any order; written without a copy, unless they are compressed.
         in_parts : bool, optional
-            They are read in parts, by `open`, and have checksums of their own: nothing is compressed, and there is
-            no checksum of the whole.
+            The buffers are read in parts, by `open`, and have checksums of their own: they are not compressed, and
+            the file has no checksum.
 
         Raises
         ------
         SpillDiskFull, SpillDiskFailed
-            Nothing is left of the file.
+            No part of the file is left.
         """
         if not name or "/" in name or name.startswith("."):
             raise ValueError(f"not a name for a file: {name!r}")
@@ -109,9 +109,9 @@ class SpillFiles:
         Parameters
         ----------
         file : SpilledFile
-            What `write` returned, in this process or another.
+            A result of `write`, in any process.
         into : sequence of buffer, optional
-            Writable memory of the buffers' sizes; by default it is allocated.
+            Writable memory of the buffers' sizes; default: new memory.
 
         Returns
         -------
@@ -121,9 +121,9 @@ class SpillFiles:
         Raises
         ------
         SpilledValueLost
-            The file is gone or is not what was written. The given memory may have been written to.
+            The file is gone or damaged. The given memory may have been written to.
         SpillDiskFailed
-            It cannot be read.
+            The file cannot be read.
         """
         views = _memory_for(file.parts) if into is None else [PickleBuffer(buffer).raw() for buffer in into]
         if tuple(map(len, views)) != file.parts or any(view.readonly for view in views):
@@ -143,19 +143,19 @@ class SpillFiles:
         return views
 
     def open(self, file: SpilledFile) -> SpilledBytes:
-        """Return the bytes of a file that was written to be read in parts.
+        """Return the bytes of a file that was written `in_parts`.
 
         Raises
         ------
         SpilledValueLost
             The file is gone, is another user's, or has another size.
         SpillDiskFailed
-            It cannot be opened.
+            The file cannot be opened.
         """
         return SpilledBytes(file)
 
     def read_ahead(self, file: SpilledFile) -> None:
-        """Have the system begin to read a file that will be read soon. Where it cannot, nothing is lost."""
+        """Let the system start reading a file in advance, where it can."""
         if not hasattr(os, "posix_fadvise"):
             return
         with contextlib.suppress(OSError):
@@ -166,7 +166,7 @@ class SpillFiles:
                 os.close(descriptor)
 
     def remove(self, file: SpilledFile) -> None:
-        """Remove a file, if it is still there."""
+        """Remove a file, if it exists."""
         try:
             Path(file.path).unlink(missing_ok=True)
         except OSError as error:
@@ -192,7 +192,7 @@ class SpillFiles:
                 _write_all(descriptor, batch)
                 spent_s += time.perf_counter() - started_s
         finally:
-            # File systems on a network may say only here that the disk is full.
+            # Network file systems may report a full disk only here.
             os.close(descriptor)
         self._learn(size, spent_s)
         parts = tuple(map(len, views))
@@ -200,12 +200,12 @@ class SpillFiles:
         return SpilledFile(str(path), size, checksum.intdigest(), name, parts, tuple(blocks), owner)
 
     def _learn(self, size_bytes: int, spent_s: float) -> None:
-        """Update the disk's speed, the newest file counting for a quarter."""
+        """Update the disk's rate; the newest file counts for a quarter."""
         if size_bytes >= BLOCK_BYTES and spent_s > 0:
             self.disk_bytes_per_s += 0.25 * (size_bytes / spent_s - self.disk_bytes_per_s)
 
     def _read(self, descriptor: int, file: SpilledFile, views: list[memoryview]) -> int:
-        """Fill memory from a file and return the checksum of what was read."""
+        """Fill memory from a file and return the checksum."""
         _check_file(descriptor, file)
         checksum = self._new_checksum()
         if file.compression:
@@ -217,7 +217,7 @@ class SpillFiles:
     def _read_blocks(
         self, descriptor: int, file: SpilledFile, views: list[memoryview], checksum: Checksum
     ) -> None:
-        # Whoever reads it may not be who has written it, nor write with the same codec.
+        # The reader may have another codec than the writer.
         codec = CODECS.get(file.compression, lambda: self._codec)()
         if codec is None or codec.name != file.compression:
             raise _lost(file, f"it was compressed with {file.compression}, which is not at hand")
@@ -227,15 +227,15 @@ class SpillFiles:
             try:
                 target[:] = codec.decompress(memory[:size], len(target))
             except MemoryError:
-                # Nothing is wrong with the file.
+                # The file is intact.
                 raise
             except Exception as error:
-                # The checksum would say the same at the end.
+                # The checksum would fail at the end anyway.
                 raise _lost(file, f"it cannot be decompressed: {error}") from error
 
 
 class SpilledBytes:
-    """The bytes of a file, to read some of them; see `SpillFiles.open`."""
+    """The bytes of a file, for partial reads; see `SpillFiles.open`."""
 
     def __init__(self, file: SpilledFile) -> None:
         self._file = file
@@ -252,14 +252,14 @@ class SpilledBytes:
             os.close(self._descriptor)
 
     def read(self, start: int, stop: int) -> memoryview:
-        """Return the bytes from one position to another, in memory of their own.
+        """Return a range of the bytes, in memory of their own.
 
         Raises
         ------
         SpilledValueLost
-            The file ends before them.
+            The file ends before the range.
         SpillDiskFailed
-            They cannot be read.
+            The range cannot be read.
         """
         if stop > self._file.size_bytes:
             raise _lost(self._file, f"it says that it has {stop:,} bytes")
@@ -275,31 +275,31 @@ class SpilledBytes:
         return data
 
     def reject(self, reason: str) -> SpilledValueLost:
-        """Return the exception for bytes that are not what was written."""
+        """Return the exception for damaged bytes."""
         return _lost(self._file, reason)
 
 
 class SpillDirectory(SpillFiles):
-    """A new private directory of spilled values, which goes when it is closed.
+    """A new private directory of spilled values, removed on close.
 
-    If this process is killed first, the next one that is made under the same root removes it. Others use it by
+    If this process is killed first, the next directory under the same root removes it. Other processes use it by
     `SpillFiles`.
 
     Parameters
     ----------
     root : str or Path
-        Directory in which to make it.
+        Parent directory.
     codec : Codec, optional
-        How to compress what is worth it; by default not at all.
+        Compression for suitable values; default: none.
 
     Raises
     ------
     SpillDiskFull, SpillDiskFailed
-        It cannot be made.
+        It cannot be created.
     """
 
     def __init__(self, root: str | Path, codec: Codec | None = None) -> None:
-        #: Directories that were there for nobody any more.
+        #: Removed directories of dead owners.
         self.cleared = clear_abandoned(Path(root))
         try:
             path = claim_directory(Path(root))
@@ -309,24 +309,24 @@ class SpillDirectory(SpillFiles):
         self._closed = False
 
     def write(self, name: str, buffers: Sequence[Any], in_parts: bool = False) -> SpilledFile:
-        """Write buffers to a new file, as `SpillFiles.write`; once the directory is being closed that fails."""
+        """Write buffers to a new file, as `SpillFiles.write`; this fails once the directory is being closed."""
         if self._closed:
             raise SpillDiskFailed(str(self.path / name), 0, -1, "the directory is closed")
         return super().write(name, buffers, in_parts)
 
     def close(self) -> None:
-        """Remove the directory and all that is in it; whoever writes meanwhile fails."""
-        # Else writers might make files faster than they are removed.
+        """Remove the directory with all files; concurrent writes fail."""
+        # Otherwise writers might create files faster than they are removed.
         self._closed = True
         for _ in range(_CLOSE_ATTEMPTS):
             try:
                 shutil.rmtree(self.path)
             except FileNotFoundError:
-                # It is gone, or a file in it has got its name, or lost it, meanwhile.
+                # It is gone, or a file in it was renamed or removed meanwhile.
                 if not self.path.exists():
                     return
             except OSError as error:
-                # A file that is made while others are removed keeps the directory from going.
+                # A file that is created meanwhile prevents the removal of the directory.
                 if error.errno != errno.ENOTEMPTY:
                     raise SpillDiskFailed(*_facts(str(self.path), 0, error)) from error
         if self.path.exists():
@@ -345,12 +345,12 @@ class SpillDirectory(SpillFiles):
 
 
 def _memory_for(parts: Iterable[int]) -> list[memoryview]:
-    # NumPy's memory, unlike a bytearray, is not filled with zeros first.
+    # Unlike a bytearray, NumPy's memory is not zeroed first.
     return [np.empty(size, dtype=np.uint8).data for size in parts]
 
 
 def _batches(views: Iterable[memoryview]) -> Iterator[list[memoryview]]:
-    """Cut memory into lists that one system call takes, in order and without what is empty."""
+    """Cut memory into lists for one system call each, in order and without empty buffers."""
     batch: list[memoryview] = []
     room = _CHUNK_BYTES
     for view in views:
@@ -371,12 +371,12 @@ def _batches(views: Iterable[memoryview]) -> Iterator[list[memoryview]]:
 
 
 def _new_file(path: Path) -> int:
-    """Open a file that only this user can read, and that is not there yet."""
+    """Open a new file that only this user can read."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         return os.open(path, flags, 0o600)
     except FileExistsError:
-        # From a process of the same id that has died, or put there by somebody else for us to fill.
+        # Left by a dead process of the same id, or created by another user as a trap.
         path.unlink()
         return os.open(path, flags, 0o600)
 
@@ -390,7 +390,7 @@ def _write_all(descriptor: int, batch: list[memoryview]) -> None:
 
 
 def _fill(descriptor: int, views: Iterable[memoryview], checksum: Checksum, file: SpilledFile) -> None:
-    """Read on until memory is full."""
+    """Read until memory is full."""
     for batch in _batches(views):
         rest = batch
         while rest:
@@ -403,7 +403,7 @@ def _fill(descriptor: int, views: Iterable[memoryview], checksum: Checksum, file
 
 
 def _after(batch: list[memoryview], done: int) -> list[memoryview]:
-    """Return what is left of a batch after so many bytes."""
+    """Return the rest of a batch after some bytes."""
     for position, piece in enumerate(batch):
         if done < len(piece):
             return [piece[done:], *batch[position + 1 :]]
@@ -420,9 +420,9 @@ def _write_error(path: Path, requested_bytes: int, error: OSError) -> SpillDiskF
 
 
 def _check_file(descriptor: int, file: SpilledFile) -> None:
-    """Raise an exception if a file is not the one that was written, by what the system knows of it."""
+    """Raise an exception if a file's owner or size is not that of the written one."""
     found = os.fstat(descriptor)
-    # A checksum can be made to match, and values are pickles, which do whatever whoever wrote them likes.
+    # Checksums can be forged, and unpickling runs code of the writer.
     if found.st_uid != file.owner:
         raise _lost(file, f"it belongs to the user {found.st_uid} instead of {file.owner}")
     if found.st_size != file.size_bytes:

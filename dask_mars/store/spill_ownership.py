@@ -1,8 +1,8 @@
-"""Owners of temporary directories, and the removal of those whose owner has ended.
+"""Owners of temporary directories, and the removal of directories of dead owners.
 
-Such a directory carries its owner in its name: host, boot, process namespace, process and the time at which that
-process started. It may lie on a file system that other hosts and other containers use too, so what does not prove
-that the owner is gone counts as a sign of life.
+The name of such a directory has its owner: host, boot, process namespace, process and the start time of that
+process. Other hosts and containers may share the file system, so an owner counts as alive unless its end is
+certain.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 
 PREFIX = "dask-mars-spill"
 
-# File systems that a single kernel has mounted. What others have left there is from before it started.
+# File systems that a single kernel mounts. Directories of other boots there are from before it started.
 _LOCAL_KINDS = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "xfs", "zfs"})
 
 
@@ -34,14 +34,13 @@ class Owner:
     host : str
         Its host's name.
     boot : str
-        One run of the host's kernel; "0" where the system does not tell.
+        One run of the host's kernel; "0" if unknown.
     namespace : str
-        Where its id is valid: containers number their processes on their own.
+        Scope of its id: containers number their processes separately.
     pid : int
         Its id.
     start : int
-        When it started, in the kernel's ticks, so that another process with the same id is not taken for it; 0
-        where the system does not tell.
+        Its start time in the kernel's ticks, to detect reused ids; 0 if unknown.
     """
 
     host: str
@@ -57,7 +56,7 @@ class Owner:
         Raises
         ------
         ProcessLookupError
-            There is none with this id.
+            There is no process with this id.
         """
         start = start_time(pid)
         if start is None:
@@ -80,36 +79,36 @@ class Owner:
         return f"{PREFIX}.{self.host}.{self.boot}.{self.namespace}.{self.pid}.{self.start}.{serial}"
 
     def is_gone(self, local: bool) -> bool:
-        """Tell whether the owner has ended for sure.
+        """Return whether the owner has certainly ended.
 
         Parameters
         ----------
         local : bool
-            Its directory is on a file system that only this host can have mounted.
+            Whether its directory is on a file system that only this host can have mounted.
         """
         if self.boot != _boot():
             return local
         if (self.host, self.namespace) != (_host(), _namespace()):
-            # A container beside this one, whose processes cannot be seen from here.
+            # A container beside this one: its processes are invisible here.
             return False
         start = start_time(self.pid)
         return start is None or (start != 0 and start != self.start)
 
 
 def claim_directory(root: Path) -> Path:
-    """Make a new directory that only this user can enter, and that is this process's.
+    """Create a directory of this process that only this user can enter.
 
     Parameters
     ----------
     root : Path
-        Where; made if it is not there.
+        Parent directory; created if missing.
     """
     owner = Owner.of(os.getpid())
-    # Whoever may write there may put another directory in the place of ours.
+    # Users with write access there could replace our directory.
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     for serial in count():
         path = root / owner.directory_name(serial)
-        # Never one that exists, which somebody else may have put there for us to use.
+        # Never an existing directory, which another user may have created as a trap.
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
             return path
@@ -117,17 +116,17 @@ def claim_directory(root: Path) -> Path:
 
 
 def make_private_directory(path: Path) -> Path:
-    """Make a directory that only this user can write to, and return it; it may be there already.
+    """Create a directory that only this user can write to, and return it; it may exist already.
 
     Parameters
     ----------
     path : Path
-        Of the directory. Its name may be known to all, and those above it may be everybody's.
+        Path of the directory. Its name may be well known, and its parents may be shared with other users.
 
     Raises
     ------
     PermissionError
-        What is there is somebody else's, or others may write to it.
+        The existing directory belongs to another user, or others may write to it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
@@ -140,13 +139,13 @@ def make_private_directory(path: Path) -> Path:
 
 
 def _owner_of_new_files(path: Path) -> int:
-    # File systems on a network may know this user by another number.
+    # Network file systems may map this user to another number.
     with tempfile.TemporaryFile(dir=path) as file:
         return os.fstat(file.fileno()).st_uid
 
 
 def clear_abandoned(root: Path) -> list[Path]:
-    """Remove the directories of this user's processes that have ended without doing so, and return them."""
+    """Remove the directories of this user's dead processes, and return them."""
     try:
         entries = [entry for entry in os.scandir(root) if Owner.parse(entry.name)]
     except OSError:
@@ -155,7 +154,7 @@ def clear_abandoned(root: Path) -> list[Path]:
     removed = []
     for entry in entries:
         owner = Owner.parse(entry.name)
-        # Two that start at once may both be at it, so anything may vanish at any time.
+        # Two processes may remove them at once, so anything may vanish at any time.
         with contextlib.suppress(OSError):
             ours = entry.is_dir(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_uid == os.geteuid()
             if ours and owner is not None and owner.is_gone(local):
@@ -165,12 +164,12 @@ def clear_abandoned(root: Path) -> list[Path]:
 
 
 def start_time(pid: int) -> int | None:
-    """Return when a process started, 0 if the system does not tell, or None if there is no such process.
+    """Return when a process started, 0 if unknown, or None if there is no such process.
 
-    A zombie still counts as a process: threads of it may be at work.
+    A zombie counts as a process: its threads may be running.
     """
     try:
-        # The name of the program, in brackets, may have anything in it.
+        # The program's name, in brackets, may contain any character.
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         return int(fields[19])
     except OSError:
@@ -204,7 +203,7 @@ def _namespace() -> str:
 
 
 def _is_local(path: Path) -> bool:
-    """Tell whether a path is on a file system that only this host can have mounted."""
+    """Return whether a path is on a file system that only this host can have mounted."""
     device = path.stat().st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     try:

@@ -1,8 +1,8 @@
-"""The shared store, as one process sees it: sealing values into its own arena, reading them from any.
+"""The shared store, from one process: it seals values into its own arena, and reads them from any.
 
-A sealed value is known by its *object reference* (see `protocol.object_ref`). It may refer to blocks that other
-values have made: a slice of a chunk is a view and not a copy, as it is under threads. Sealed values are immutable:
-they are read through read-only arrays. What NumPy has built in the own arena is sealed where it lies.
+An *object reference* identifies a sealed value (see `protocol.object_ref`). It may refer to blocks of other
+values: a slice of a chunk is a view and not a copy, as under threads. Sealed values are immutable, and are read
+through read-only arrays. Arrays that NumPy has built in the own arena are sealed in place.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ if TYPE_CHECKING:
 
 _SCALARS = frozenset({type(None), bool, int, float, complex})
 _ALIGNMENT = 64
-# A view smaller than this share of its block is copied out, lest it keep a large block alive.
+# Views below this share of their block are copied, because they would keep the whole block alive.
 _VIEW_SHARE = 1 / 64
 
 
 @dataclass(frozen=True, slots=True)
 class _OutOfBand:
-    """Bytes that are pickled as a buffer: they are copied once on their way, and not into a pickle first."""
+    """Bytes that are pickled as a buffer, so that they are copied only once."""
 
     value: bytes | bytearray
 
@@ -71,17 +71,17 @@ class Store:
     Parameters
     ----------
     arenas : list of Arena
-        All arenas of the engine, in their order.
+        All arenas of the engine, by number.
     own : int
-        Number of the arena that this process allocates from.
+        Number of this process's arena.
     live : iterable of (int, int)
-        Blocks of the own arena that are in use already: what a process that died has left.
+        Blocks of the own arena in use, left by a dead process.
     inline_bytes : int
-        Values up to this size travel in messages.
+        Largest value that travels in a message, in bytes.
     heap : Heap, optional
-        Hands out the blocks of the own arena to arrays too, and knows of `live`.
+        Allocates blocks of the own arena also for arrays, and knows `live`.
     quota : Quota, optional
-        What this process's memory may grow by while an operand runs.
+        Quota of this process's memory growth while an operand runs.
     """
 
     def __init__(
@@ -100,13 +100,13 @@ class Store:
         self._heap = heap
         self._quota = quota
         self._in_place_sealing = None if heap is None else InPlaceSealing(heap, arenas[own], own)
-        #: Whether what has no room in the own arena gets one for itself.
+        #: Whether values without room in the own arena get a temporary one.
         self._is_overflowing = False
-        #: Classes of which an object could be unpickled, by their ids.
+        #: Classes that have been unpickled successfully, by id.
         self._loaded_kinds: dict[int, type] = {}
-        #: Where arrays of the user's lie that the operand has been lent: from which address to which.
+        #: Address ranges of the user's arrays that the current operand borrows.
         self._borrowed: list[tuple[int, int]] = []
-        #: Whether no block was released since `trim`. Arrays release theirs by themselves.
+        #: Whether no block was released since `trim`. Arrays release blocks by themselves.
         self.is_trimmed = True
 
     # -- sealing ----------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class Store:
     def seal(
         self, value: Any, inputs: Iterable[Block] = (), freeze: bool = False, in_place: bool = False
     ) -> ObjectRef:
-        """Put a value where every process can read it.
+        """Make a value readable for every process.
 
         Parameters
         ----------
@@ -123,14 +123,14 @@ class Store:
         inputs : iterable of Block
             Blocks that the value may be a view of.
         freeze : bool, optional
-            The value is the user's own: whoever loads it gets even small arrays read-only.
+            Whether the value is the user's own, so that even small arrays are loaded read-only.
         in_place : bool, optional
-            Leave arrays that were built in the own arena where they are. The caller lets go of the value and then
+            Leave arrays built in the own arena in place. The caller drops its references to the value and then
             calls `finish`.
 
         Returns
         -------
-        ObjectRef
+        The reference; its second item has the blocks of a value in arenas.
             Where it is. Allocations that it refers to are its second item, if it is in an arena.
 
         Raises
@@ -138,7 +138,7 @@ class Store:
         StoreFull
             The arena has no free block that is large enough.
         Exception
-            Whatever pickling the value raises.
+            Any exception of pickling.
         """
         kind = type(value)
         if kind in _SCALARS:
@@ -158,16 +158,16 @@ class Store:
         return self._seal_object(value, inputs, freeze, in_place)
 
     def seal_on_disk(self, value: Any, inputs: Collection[Block], name: str, files: SpillFiles) -> ObjectRef:
-        """Put a value for which the own arena has no room where every process can read it: into a file.
+        """Write a value without room in the own arena to a file that every process can read.
 
         Parameters
         ----------
         value, inputs
             As for `seal`.
         name : str
-            Of the file.
+            Name of the file.
         files : SpillFiles
-            Where to write it.
+            The directory for it.
 
         Raises
         ------
@@ -191,21 +191,21 @@ class Store:
             del self.arenas[count:]
 
     def finish(self, ref: ObjectRef, inputs: Iterable[Block] = ()) -> ObjectRef:
-        """Return the final reference to a value that was sealed with `in_place`, once the caller has let go of it.
+        """Return the final reference to a value that was sealed with `in_place`, after the caller has dropped it.
 
-        Where something still refers to its arrays, and could write into them, it gets copies of them.
+        Arrays that something still refers to, and could write to, are copied.
 
         Parameters
         ----------
         ref : ObjectRef
-            What `seal` returned.
+            The result of `seal`.
         inputs : iterable of Block
-            As `seal` got it.
+            As for `seal`.
 
         Raises
         ------
         StoreFull
-            There is no room for a copy; what `seal` has put into the arena is gone then.
+            There is no room for a copy; the blocks that `seal` has allocated are freed.
         """
         if self._in_place_sealing is None:
             return ref
@@ -231,10 +231,10 @@ class Store:
             array = array.copy(order="K")
         dtype = _portable(array.dtype)
         if type(dtype) is str:
-            # A tenth of the time that a pickle takes, and a fifth of the bytes.
+            # This takes a tenth of a pickle's time, and a fifth of its bytes.
             order: Literal["C", "F"] = "F" if array.flags.fnc else "C"
             return (SMALL, dtype, array.shape, order, writeable, array.tobytes(order=order))
-        # A plain array has nothing in it that would need more than the plain pickle, which is twice as fast.
+        # A plain array needs only the plain pickle, which is twice as fast.
         return (PICKLE, pickle.dumps(frozen(array) if freeze else array, protocol=5))
 
     def _seal_array(self, array: np.ndarray[Any, Any], inputs: Iterable[Block], in_place: bool) -> ObjectRef:
@@ -242,7 +242,7 @@ class Store:
         writeable = array.flags.writeable or self._sharing(low, high) is not None or self._is_borrowed(low, high)
         block = self._block_of(low, high, inputs)
         if block is not None:
-            # Read-only here because it is shared; whoever gets a copy of it may write, unless items overlap.
+            # Read-only here because it is shared; a copy may be written to, unless items overlap.
             writeable = high - low >= array.nbytes
         elif in_place and self._in_place_sealing is not None:
             block = self._in_place_sealing.seal_block(low, high, array.nbytes)
@@ -252,7 +252,7 @@ class Store:
             position = int(array.__array_interface__["data"][0]) - start
             return (ARRAY, (block,), _portable(array.dtype), array.shape, array.strides, position, writeable)
         if high - low <= array.nbytes:
-            # Contiguous in some order, or broadcast: its memory is copied as it lies, its strides stay.
+            # Contiguous in some order, or broadcast: its memory is copied unchanged, with its strides.
             size = high - low
             source = _raw(low, size, array)
             position = int(array.__array_interface__["data"][0]) - low
@@ -264,7 +264,7 @@ class Store:
         return (ARRAY, (own,), _portable(array.dtype), array.shape, strides, position, writeable)
 
     def _seal_strided(self, array: np.ndarray[Any, Any]) -> ObjectRef:
-        """Copy an array without what lies between its elements, its axes in the order in which they lie."""
+        """Copy an array without the gaps between its elements, in the order of its axes in memory."""
         axes = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
         own = self._allocate(array.nbytes)
         memory = self.arenas[own[0]].view(own[1], array.nbytes)
@@ -274,19 +274,19 @@ class Store:
         return (ARRAY, (own,), _portable(array.dtype), array.shape, target.strides, 0, True)
 
     def borrow(self, array: np.ndarray[Any, Any]) -> None:
-        """Note that the operand reads an array of the user's, read-only just because it is lent."""
+        """Register an array of the user's that the operand borrows, and that is read-only only for that."""
         self._borrowed.append(_byte_bounds(array))
 
     def _is_borrowed(self, low: int, high: int) -> bool:
         return any(start <= low and high <= stop for start, stop in self._borrowed)
 
     def is_in_arena(self, array: np.ndarray[Any, Any]) -> bool:
-        """Say whether any of an array's memory is an arena's."""
+        """Return whether any of an array's memory is in an arena."""
         low, high = _byte_bounds(array)
         return any(low < arena.address + arena.capacity_bytes and arena.address < high for arena in self.arenas)
 
     def _sharing(self, low: int, high: int) -> Arena | None:
-        """Return the arena of memory that is read-only just because it is shared; None of any other."""
+        """Return the arena of memory that is read-only only because it is shared; None for other memory."""
         if self._in_place_sealing is not None and self._in_place_sealing.is_array_memory(low):
             return None
         for arena in self.arenas:
@@ -295,12 +295,12 @@ class Store:
         return None
 
     def _write_object(self, value: Any, name: str, files: SpillFiles) -> ObjectRef:
-        """Write what is pickled to a file, its buffers from where they lie."""
+        """Pickle a value to a file, its buffers without a copy."""
         header, buffers, _ = self._pickled(value, self._thawed)
         if len(header) > self.inline_bytes:
             buffers.append(memoryview(header))
         parts = tuple([(number, 0, buffer.nbytes) for number, buffer in enumerate(buffers)])
-        # What would be its blocks in memory: the file has a part for each.
+        # The blocks that it would have in memory: the file has a part for each.
         blocks = tuple([(self.own, 0, buffer.nbytes) for buffer in buffers])
         stored_header = None if len(header) > self.inline_bytes else header
         return (SPILLED, (), files.write(name, buffers), (OBJECT, blocks, stored_header, parts))
@@ -308,7 +308,7 @@ class Store:
     def _pickled(
         self, value: Any, thaw: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
     ) -> tuple[bytes, list[memoryview], bool]:
-        """Return a value's pickle, the buffers that are not in it, and whether the value may hold files open."""
+        """Return a value's pickle, its out-of-band buffers, and whether the value may hold files open."""
         buffers: list[memoryview] = []
 
         def out_of_band(buffer: pickle.PickleBuffer) -> bool:
@@ -323,14 +323,15 @@ class Store:
         kinds: dict[int, type] = {}
         header = dumps(value, out_of_band, thaw, kinds)
         if thaw is not frozen and kinds.keys() - self._loaded_kinds.keys():
-            # Some pickle and cannot be unpickled. Now their task can still be run where its result need not be.
+            # Some values pickle but do not unpickle. Finding out now allows running the task where its result is
+            # needed.
             loads(header, buffers=buffers)
             self._loaded_kinds.update(kinds)
         return header, buffers, may_open_files(kinds)
 
     def _seal_object(self, value: Any, inputs: Iterable[Block], freeze: bool, in_place: bool) -> ObjectRef:
         if not freeze:
-            # As a rule so: what reductions make of a chunk.
+            # The usual case: results of reductions.
             plain = plain_bytes(value)
             if (
                 plain is not None
@@ -376,15 +377,15 @@ class Store:
         return (OBJECT, tuple(blocks), stored_header, tuple(parts))
 
     def for_arena(self, buffer: pickle.PickleBuffer, inline_bytes: int) -> memoryview | None:
-        """Return the bytes of a pickle's buffer that are to lie in an arena, None if they stay in the pickle.
+        """Return the bytes of a pickle's buffer that belong in an arena, None if they stay in the pickle.
 
         Parameters
         ----------
         buffer : PickleBuffer
             Of any layout.
         inline_bytes : int
-            Buffers up to this size stay in the pickle, but for those that as values of their own would not: by the
-            arena is known what is the user's.
+            Largest buffer that stays in the pickle. Buffers that would be stored as values of their own never do:
+            memory in an arena identifies arrays of the user.
         """
         try:
             raw = buffer.raw()
@@ -400,7 +401,7 @@ class Store:
         return block
 
     def _allocate(self, size_bytes: int) -> Block:
-        # Who has waited for it in vain knows why.
+        # The quota has already recorded why the request was refused.
         admitted = self._quota is None or self._quota.admit(size_bytes)
         offset = self.allocator.allocate(size_bytes) if admitted else None
         if offset is None:
@@ -412,7 +413,7 @@ class Store:
         return (self.own, offset, size_bytes)
 
     def _allocate_overflow(self, size_bytes: int) -> Block:
-        """Return a block in an arena that only this process has, for as long as a value is sealed."""
+        """Return a block in a temporary arena of this process, which lasts while a value is sealed."""
         try:
             descriptor = create("dask-mars-overflow", size_bytes)
             try:
@@ -425,7 +426,7 @@ class Store:
         return (len(self.arenas) - 1, 0, size_bytes)
 
     def _block_of(self, low: int, high: int, inputs: Iterable[Block]) -> Block | None:
-        """Return the input block that memory from `low` to `high` lies in, if it is worth keeping alive."""
+        """Return the input block around memory from `low` to `high`, if it is worth keeping alive."""
         for block in inputs:
             arena, offset, size_bytes = block
             start = self.arenas[arena].address + offset
@@ -434,9 +435,9 @@ class Store:
         return None
 
     def _thawed(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return a writable alias of an array that is read-only just because its memory is shared.
+        """Return a writable alias of an array that is read-only only because its memory is shared.
 
-        Pickles remember whether an array may be written, and who loads a copy of this one may write.
+        Pickles record writability, and a loaded copy of this array may be written to.
         """
         if array.flags.writeable or not array.size:
             return array
@@ -456,15 +457,15 @@ class Store:
     # -- reading ----------------------------------------------------------------------------------------------
 
     def load(self, ref: ObjectRef, owners: list[tuple[Block, Bytes]] | None = None) -> Any:
-        """Read a value without copying what lies in arenas.
+        """Read a value without copying from arenas.
 
         Parameters
         ----------
         ref : ObjectRef
-            What `seal` returned, in any process.
+            A result of `seal` in any process.
         owners : list, optional
-            Gets a (block, array) pair for each block that the value refers to. As long as anything made of the
-            value is alive, the array has more references than this list's own: see `still_used`.
+            Receives a (block, array) pair for each block of the value. While anything that refers to the memory is
+            alive, the array has more references than this list's: see `still_used`.
         """
         kind = ref[0]
         if kind < ARRAY:
@@ -487,19 +488,19 @@ class Store:
         return bases
 
     def load_pickle(self, ref: ObjectRef, owners: list[tuple[Block, Bytes]]) -> tuple[Any, list[memoryview]]:
-        """Return the pickle that an object lies in arenas as, and its buffers, without copying them.
+        """Return an object's pickle in arenas, and its buffers, without copying them.
 
         Parameters
         ----------
         ref : ObjectRef
-            Of kind `OBJECT`.
+            A reference of kind `OBJECT`.
         owners : list
             As for `load`.
         """
         return pickle_of(ref, self._bases(ref, owners))
 
     def load_copy(self, ref: ObjectRef) -> Any:
-        """Read a value into private, writable memory: one copy, and the arena is not referred to any more."""
+        """Read a value into private, writable memory; the copy does not refer to the arena."""
         kind = ref[0]
         if kind == VALUE:
             return ref[1]
@@ -532,16 +533,16 @@ class Store:
         Parameters
         ----------
         ref : ObjectRef
-            Of a value that is in arenas.
+            Reference to a value in arenas.
         name : str
-            Of the file.
+            Name of the file.
         files : SpillFiles
-            Where to write it.
+            The directory for it.
 
         Returns
         -------
         ObjectRef
-            Of the value on disk.
+            Reference to the value on disk.
 
         Raises
         ------
@@ -563,14 +564,14 @@ class Store:
         return (SPILLED, (), files.write(name, views, in_parts=ref[0] == MAP_OUTPUT), there)
 
     def _needed_of_array(self, ref: ObjectRef) -> tuple[list[Bytes], ObjectRef]:
-        """Return the memory that an array needs, and the reference to it were that its block."""
+        """Return the memory that an array needs, and a reference as if that memory were its block."""
         kind, (block,), dtype, shape, strides, position, writeable = ref
         arena, offset, size = block
         ((low, high),) = extents(ref)
         if high - low <= size_of(ref):
             view = self.arenas[arena].view(offset + low, high - low)
             return [view], (kind, (block,), dtype, shape, strides, position - low, writeable)
-        # Of a slice of columns the rest of the rows is not needed.
+        # A slice of columns does not need the rest of the rows.
         array = np.copy(value_from_blocks(ref, [self.arenas[arena].view(offset, size)]), order="K")
         view = _raw(int(array.__array_interface__["data"][0]), array.nbytes, array)
         return [view], (kind, (block,), dtype, shape, array.strides, 0, writeable)
@@ -581,19 +582,19 @@ class Store:
         Parameters
         ----------
         ref : ObjectRef
-            Of a value on disk.
+            Reference to a value on disk.
 
         Returns
         -------
         ObjectRef
-            Of the value in the arena, of which nobody else has been told.
+            Reference to the value in the arena, still private to the caller.
 
         Raises
         ------
         StoreFull
             The arena has no room for it.
         SpillError
-            The file is gone, is not what was written, or cannot be read.
+            The file is gone or damaged, or cannot be read.
         """
         blocks: list[Block] = []
         try:
@@ -605,7 +606,7 @@ class Store:
                 self.allocator.free(at)
             raise
         if self._quota is not None:
-            # From here on it is counted as stored.
+            # From here on it counts as stored.
             self._quota.excuse(sum([size for _, _, size in blocks]))
         kind, _, *rest = ref[3]
         return (kind, tuple(blocks), *rest)
@@ -613,34 +614,31 @@ class Store:
     # -- what operands need -----------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Count by how much this process's memory grows from now on: an operand begins."""
+        """Start measuring the growth of this process's memory for an operand."""
         self._borrowed.clear()
         if self._quota is not None:
             self._quota.begin()
 
     @property
     def refusal(self) -> tuple[int, int]:
-        """Why growth was refused since an operand began, 0 if it was not, and to how many bytes.
-
-        `protocol.control` has the reasons.
-        """
+        """The reason for refused growth since the operand began (see `protocol.control`) or 0, and the bytes."""
         return (0, 0) if self._quota is None else self._quota.refusal
 
     def raise_exceeded(self) -> bool:
-        """Say, once, whether small objects have taken memory since an operand began that was refused.
+        """Return, once, whether small objects have exceeded the quota since the operand began.
 
-        Who is told so has to raise it.
+        The caller must raise an error.
         """
         return self._quota is not None and self._quota.raise_exceeded()
 
     def mark(self) -> None:
-        """Start to watch how much of the own arena is in use."""
+        """Start recording the peak use of the own arena."""
         if self._heap is not None:
             self._heap.mark()
 
     @property
     def peak_bytes(self) -> int:
-        """By how much what is in use has grown at most since the mark; 0 where arrays are not built there."""
+        """Peak growth of the used bytes since the mark; 0 where arrays are not built in the arena."""
         return 0 if self._heap is None else self._heap.peak_bytes
 
     # -- freeing ----------------------------------------------------------------------------------------------
@@ -651,10 +649,10 @@ class Store:
         self.is_trimmed = False
 
     def trim(self) -> None:
-        """Give the pages of all free blocks of the own arena back to the system."""
+        """Return the pages of all free blocks of the own arena to the system."""
         self.is_trimmed = True
         if self._heap is not None:
-            # Arrays may be taking blocks meanwhile.
+            # Arrays may allocate blocks meanwhile.
             self._heap.trim()
             return
         arena = self.arenas[self.own]
@@ -662,14 +660,14 @@ class Store:
             arena.give_back(offset, size)
 
     def trim_arena(self, number: int, live: Iterable[tuple[int, int]]) -> None:
-        """Give the free pages of an arena that no process allocates from back to the system.
+        """Return the free pages of an arena that no process allocates from to the system.
 
         Parameters
         ----------
         number : int
-            The arena's.
+            Number of the arena.
         live : iterable of (int, int)
-            Offset and size in bytes of the blocks in it that are in use.
+            Offset and size in bytes of its blocks in use.
         """
         arena = self.arenas[number]
         for offset, size_bytes in Allocator(arena.capacity_bytes, live).free_ranges():
@@ -677,7 +675,7 @@ class Store:
 
 
 def bytes_to_store(value: Any) -> int:
-    """Return the bytes that a value would take in the store, roughly; 0 where that is not seen at a glance."""
+    """Return the approximate bytes of a value in the store; 0 where finding out would take long."""
     kind = type(value)
     if issubclass(kind, np.ndarray):
         low, high = _byte_bounds(value) if value.size else (0, 0)
@@ -686,18 +684,18 @@ def bytes_to_store(value: Any) -> int:
         return len(value)
     library = package_of(kind)
     if library == "pandas" and hasattr(value, "memory_usage"):
-        # What strings take besides their addresses would take long to see.
+        # The size of strings besides their addresses would take long to compute.
         return int(np.sum(value.memory_usage()))
     return int(value.nbytes) if library == "pyarrow" and hasattr(value, "nbytes") else 0
 
 
 def still_used(owners: list[tuple[Block, Bytes]]) -> list[tuple[Block, Bytes]]:
-    """Return those entries of a list that `Store.load` filled whose memory something else still refers to."""
+    """Return the entries of a list filled by `Store.load` whose memory something else refers to."""
     return [entry for entry in owners if sys.getrefcount(entry[1]) > _UNUSED_COUNT]
 
 
 def _unused_count() -> int:
-    """Count the references to an array that only an entry like those of `still_used` has."""
+    """Return the reference count of an array in an entry of `still_used` that nothing else refers to."""
     entry = ((0, 0, 0), np.frombuffer(bytearray(1), dtype=np.uint8))
     return next(iter([sys.getrefcount(entry[1]) for entry in [entry]]))
 
@@ -706,7 +704,7 @@ _UNUSED_COUNT = _unused_count()
 
 
 def inline_value(ref: ObjectRef) -> Any:
-    """Return a value that is in its reference."""
+    """Return the value in a reference."""
     kind = ref[0]
     if kind == VALUE:
         return ref[1]
@@ -726,7 +724,7 @@ def _load_spilled(ref: ObjectRef) -> Any:
 
 
 def _read_back(ref: ObjectRef, into: Sequence[Any] | None = None) -> Sequence[Any]:
-    """Read the memory of each of the blocks that a value on disk had."""
+    """Read the memory of each block of a value on disk."""
     file = spilled_file(ref)
     return SpillFiles(Path(file.path).parent).read(file, into)
 
@@ -743,21 +741,21 @@ def _load_small(
 
 
 def _owning(value: Any) -> Any:
-    """Return a small array as one that owns its memory, which alone can be resized; any other value as it is.
+    """Return a small array as one that owns its memory, so that it can be resized; other values unchanged.
 
-    One that is the user's stays a view of the message that it has come in, by which it is known.
+    Arrays of the user stay views of their message, which identifies them.
     """
     if type(value) is not np.ndarray or value.flags.owndata or not value.flags.writeable:
         return value
     return value.copy(order="K")
 
 
-#: The short names of dtypes: NumPy would make them anew each time, and pickles each of them.
+#: Short names of dtypes, cached because NumPy creates them on each access, and pickling repeats each new string.
 _names: dict[np.dtype[Any], str] = {}
 
 
 def _portable(dtype: np.dtype[Any]) -> Any:
-    """Return what a message carries of a dtype: its short name where that says everything."""
+    """Return the form of a dtype in messages: its short name if that is complete."""
     if dtype.kind in "biufcmM" and dtype.metadata is None:
         name = _names.get(dtype)
         if name is None:
@@ -791,7 +789,7 @@ class _Memory:
 
 
 def _is_users(array: np.ndarray[Any, Any]) -> bool:
-    """Say whether an array has come in a message, and is read-only because it is the user's."""
+    """Return whether an array has come in a message, and is read-only because it is the user's."""
     owner: Any = array
     while issubclass(type(owner), np.ndarray):
         owner = owner.base
@@ -803,7 +801,7 @@ def _raw(address: int, size_bytes: int, keep: Any) -> Bytes:
 
 
 def _copy_as_it_lies(view: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Copy an array; one that is broadcast stays so, as it would under Dask's own schedulers."""
+    """Copy an array; a broadcast one stays broadcast, as under Dask's own schedulers."""
     low, high = _byte_bounds(view)
     if high - low >= view.nbytes:
         return np.copy(view, order="K")

@@ -1,7 +1,7 @@
-"""Contracts as tests: what a store, a backend or a policy has to do, for those who write another.
+"""Contracts as tests: requirements of stores, backends and policies, for authors of others.
 
-Derive a class from one of these, give it the fixture that it asks for, and let pytest run it. It is not loaded by
-anything else, and needs pytest. Begin with `backends`.
+Derive a class from one of these, add the fixture that it needs, and run it with pytest. No other module imports
+this one. Begin with `backends`.
 """
 
 from dask_mars.testing.backends import BackendTests

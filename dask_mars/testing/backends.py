@@ -18,7 +18,7 @@ from dask_mars.backend import Backend, Options
 
 
 class _Recorder(Callback):  # type: ignore[misc]
-    """Notes what callbacks are told."""
+    """Records the calls of callbacks."""
 
     def __init__(self) -> None:
         self.tasks: list[Any] = []
@@ -42,17 +42,17 @@ def _fail(value: int) -> int:
 class BackendTests:
     """The contract of `dask_mars.backend.Backend`.
 
-    The class that derives from it has a fixture ``backend``, which returns the backend to test.
+    A derived class has a fixture ``backend``, which returns the backend to test.
     """
 
     @pytest.fixture
     def backend(self) -> Backend:
-        """Return what is to be tested."""
+        """Return the backend to test."""
         raise NotImplementedError("the fixture `backend` is for the derived class")
 
     @pytest.fixture
     def scheduler(self, backend: Backend) -> Callable[..., Any]:
-        """Return the backend as Dask calls a scheduler."""
+        """Return the backend as a scheduler for Dask."""
 
         def scheduler(dsk: Any, keys: Any, **options: Any) -> Any:
             return backend.compute(dsk, keys, Options.known(options))

@@ -47,7 +47,7 @@ def _random_plan(chance: random.Random, **options: Any) -> GraphPlan:
 
 
 class _World:
-    """Workers that do what a machine says, in an order that chance decides."""
+    """Workers that execute a machine's instructions, in random order."""
 
     def __init__(self, workers: int, plan: GraphPlan, seed: int, limit: int | None = None) -> None:
         self.chance = random.Random(seed)
@@ -62,11 +62,11 @@ class _World:
         )
         self.machine = Machine(parameters)
         self.now_s = 0.0
-        #: Chunks in the order in which they were handed out, and where.
+        #: Dispatched chunks in order, with their workers.
         self.order: list[tuple[int, int]] = []
         self.finished: set[int] = set()
         self.ended = False
-        #: Whether anything has failed.
+        #: Whether any chunk has failed or any worker was lost.
         self.troubled = False
         self._in_hand: list[tuple[int, int]] = []
         for number in range(workers):
@@ -87,12 +87,12 @@ class _World:
         self.machine.validate()
 
     def _running(self) -> tuple[int, int]:
-        """Return some worker and what it runs: the first of what it has in hand."""
+        """Return a random worker and its running chunk: the first that it has in hand."""
         worker, _ = self.chance.choice(self._in_hand)
         return worker, next(chunk for number, chunk in self._in_hand if number == worker)
 
     def step(self) -> None:
-        """Have some worker come to the end of what it runs."""
+        """Finish the running chunk of a random worker."""
         if not self._in_hand:
             due_s = self.machine.next_due_s()
             assert due_s is not None, "nothing runs, and the graph has not ended"
@@ -102,7 +102,7 @@ class _World:
         worker, chunk = self._running()
         self._in_hand.remove((worker, chunk))
         if not self.finished.issuperset(self.plan.inputs[chunk]):
-            # What was to be computed before it in the same queue has failed, or its worker was lost.
+            # An earlier chunk of the same queue has failed, or its worker was lost.
             assert self.troubled, "an input is missing"
             self.post(ChunksReturned(worker, 1, [chunk]))
             return
@@ -112,14 +112,14 @@ class _World:
         self.post(ChunksFinished(worker, 1, [chunk], [0.005], sizes, sizes))
 
     def fail(self) -> None:
-        """Have what some worker runs fail, to be tried again."""
+        """Fail the running chunk of a random worker, for a retry."""
         worker, chunk = self._running()
         self._in_hand.remove((worker, chunk))
         self.troubled = True
         self.post(ChunkFailed(worker, 1, chunk))
 
     def lose(self) -> None:
-        """Lose a worker, and get it back."""
+        """Lose a worker, and restart it."""
         worker, running = self._running()
         self._in_hand = [(number, chunk) for number, chunk in self._in_hand if number != worker]
         self.troubled = True
@@ -127,7 +127,7 @@ class _World:
         self.post(WorkerStarted(worker))
 
     def run(self) -> list[tuple[int, int]]:
-        """Go on until the graph has ended."""
+        """Continue until the graph has ended."""
         while not self.ended:
             self.step()
         return self.order
@@ -136,18 +136,18 @@ class _World:
 class PolicyTests:
     """The contract of `dask_mars.scheduler.policies.Policy`.
 
-    The class that derives from it has a fixture ``policy``, which returns the policy to test: the class, or what
-    else makes one for a graph.
+    A derived class has a fixture ``policy``, which returns the policy to test: its class, or another factory for a
+    graph's policy.
     """
 
     @pytest.fixture
     def policy(self) -> PolicyFactory:
-        """Return what is to be tested."""
+        """Return the policy to test."""
         raise NotImplementedError("the fixture `policy` is for the derived class")
 
     @pytest.fixture(autouse=True)
     def known(self, policy: PolicyFactory) -> Iterator[None]:
-        """Make the policy known while a test runs."""
+        """Register the policy during a test."""
         POLICIES[_NAME] = policy
         yield
         del POLICIES[_NAME]

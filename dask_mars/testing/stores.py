@@ -35,7 +35,7 @@ _VALUES: dict[str, Any] = {
     "masked": np.ma.masked_greater(np.arange(_LENGTH, dtype="f8"), 100),
     "container": {"a": [np.arange(_LENGTH), np.ones(3)], "b": ("text", None)},
 }
-#: Those that are too large for a message.
+#: Values that are too large for a message.
 _LARGE = ("text", "array", "Fortran's order", "records", "masked", "container")
 
 
@@ -63,23 +63,23 @@ def _arrays(value: Any) -> list[np.ndarray[Any, Any]]:
 class StoreTests:
     """The contract of `dask_mars.store.store.Store`.
 
-    The class that derives from it has a fixture ``stores``, which returns two stores of the same arenas as two
-    processes have them: the one that seals values and another that reads them. No arena may be larger than 64 MiB.
+    A derived class has a fixture ``stores``, which returns two stores of the same arenas as in two processes: one
+    that seals values and one that reads them. No arena may be larger than 64 MiB.
     """
 
     @pytest.fixture
     def stores(self) -> tuple[Store, Store]:
-        """Return what is to be tested."""
+        """Return the stores to test."""
         raise NotImplementedError("the fixture `stores` is for the derived class")
 
     @pytest.fixture
     def files(self, tmp_path: Path) -> SpillFiles:
-        """Return where values are spilled to."""
+        """Return the directory for spilled values."""
         return SpillFiles(tmp_path)
 
     @staticmethod
     def _sealed(store: Store, value: Any) -> ObjectRef:
-        """Seal as a worker does, and have the reference travel in a message."""
+        """Seal as a worker does, and send the reference through a message."""
         ref = store.seal(value)
         sent: ObjectRef = pickle.loads(pickle.dumps(ref, protocol=5))
         return sent

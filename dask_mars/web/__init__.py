@@ -1,5 +1,4 @@
-"""Looking at computations over HTTP: the API, its security, a server beside a runtime, a page for browsers.
+"""Observation of computations over HTTP: the API, its security, a server beside a runtime, a page for browsers.
 
-Nothing in the package is imported with :mod:`dask_mars`: who does not serve pays nothing.
-The handlers need tornado (the extra ``web``).
+Importing :mod:`dask_mars` imports none of this package. The handlers need tornado (the extra ``web``).
 """

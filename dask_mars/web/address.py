@@ -1,4 +1,4 @@
-"""Where a service is: the directory of a standing one, and what an address given by the user means."""
+"""The address of a service: its default directory, and the meaning of a user's address."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from pathlib import Path
 
 from dask_mars import config
 
-#: In a service's directory: where it listens, and where it writes its address and token if it listens on a port.
+#: Files in a service's directory: its unix socket, and address and token if it listens on a port.
 SOCKET, CONNECTION_FILE = "socket", "connection.json"
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where requests go.
+    """The destination of requests.
 
     Attributes
     ----------
     path : str
-        Of a unix socket; empty if it is a port.
+        Path of a unix socket; empty for a port.
     scheme, host, port : str, str, int
-        Of a port.
+        URL parts for a port.
     prefix : str
-        What stands before ``api/v1`` in URLs, without a slash at its end.
+        Prefix of ``api/v1`` in URLs, without a slash at its end.
     token : str or None
-        What proves that the user may.
+        Token for access.
     """
 
     path: str = ""
@@ -42,7 +42,7 @@ class Endpoint:
 
 
 def directory() -> Path:
-    """Return the directory in which a service keeps its records unless it is told another."""
+    """Return the default directory for a service's records."""
     chosen = config.get("web.directory")
     if chosen is not None:
         return Path(chosen).expanduser()
@@ -51,7 +51,7 @@ def directory() -> Path:
 
 
 def find(address: str | os.PathLike[str] | None = None, token: str | None = None) -> Endpoint:
-    """Return where a service is.
+    """Return the endpoint of a service.
 
     Parameters
     ----------
@@ -59,12 +59,12 @@ def find(address: str | os.PathLike[str] | None = None, token: str | None = None
         A URL; a unix socket; the directory of a service; or its connection file. Default:
         ``dask-mars.web.address``, else this user's service on this machine.
     token : str, optional
-        Default: ``dask-mars.web.token``, or what the connection file says.
+        Default: ``dask-mars.web.token``, or that of the connection file.
 
     Raises
     ------
     ValueError
-        The address is none of that.
+        The address is invalid.
     """
     if address is None:
         address = config.get("web.address") or directory()

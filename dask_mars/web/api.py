@@ -23,7 +23,7 @@ JSON, PROBLEM = "application/json", "application/problem+json"
 LONGEST_WAIT_S = 30.0
 #: Computations in a list, if nothing else is asked for, and at most.
 USUAL_LIMIT, LARGEST_LIMIT = 100, 1_000
-#: The longest key or name of a layer that is looked for, in characters.
+#: Maximum length of a key or layer name in a request, in characters.
 _LONGEST_NAME = 4_096
 
 
@@ -168,7 +168,7 @@ ROUTES = (
 
 
 def check_names(query: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    """Refuse parameters that nobody knows: who misspells one is to hear of it."""
+    """Refuse unknown parameters: they may be misspelt."""
     unknown = sorted(set(query) - set(known))
     if unknown:
         names = ", ".join(known) or "none"
@@ -177,7 +177,7 @@ def check_names(query: Mapping[str, Any], known: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True)
 class LongPoll:
-    """What a request waits for.
+    """The condition that a request waits for.
 
     Attributes
     ----------
@@ -191,7 +191,7 @@ class LongPoll:
     wait_s: float
 
     def is_answered_by(self, revision: int) -> bool:
-        """Say whether somebody who waits wants to hear of a revision."""
+        """Return whether a waiting request should be answered at a revision."""
         # One that is behind is of another time: of a server that has been started anew, say.
         return self.after is None or revision != self.after
 
@@ -211,7 +211,7 @@ def long_poll(query: Mapping[str, str]) -> LongPoll:
 
 @dataclass(frozen=True)
 class Listing:
-    """Which computations are asked for; as `Monitor.computations` takes it."""
+    """Return the requested selection of computations, as `Monitor.computations` takes it."""
 
     state: str | None
     before: str | None

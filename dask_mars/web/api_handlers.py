@@ -17,7 +17,7 @@ class StateHandler(Handler):
         """Answer at once, or when there is news."""
         poll = api.long_poll(self.query("after", "wait"))
         state = await self.unless_gone(self.site.snapshots.poll(poll, "state"))
-        # Who may only look is shown no buttons.
+        # Without buttons for tokens that only read.
         self.send_json(state if self.access is Access.FULL else {**state, "can": []})
 
 
@@ -51,7 +51,7 @@ class CancelHandler(ComputationHandler):
     """``computations/{id}/cancel``."""
 
     async def post(self, id: str) -> None:
-        """Have a computation end."""
+        """Cancel a computation."""
         self.query()
         known = api.computation_id(id)
         try:
@@ -68,16 +68,16 @@ class CancelHandler(ComputationHandler):
 
 
 class FacetHandler(ComputationHandler):
-    """What else there is to know of a computation: ``computations/{id}/error`` and its like."""
+    """Further data of a computation: ``computations/{id}/error`` and others."""
 
     def initialize(self, site: Site, name: str = "", parameter: str | None = None) -> None:
-        """Take the name of the monitor's method, and of its further argument."""
+        """Set the name of the monitor's method, and of its further argument."""
         super().initialize(site)
         self._name = name
         self._parameter = parameter
 
     async def get(self, id: str) -> None:
-        """Answer with it."""
+        """Answer with the data."""
         if self._parameter is None:
             self.query()
             arguments: tuple[Any, ...] = ()
@@ -87,10 +87,10 @@ class FacetHandler(ComputationHandler):
 
 
 class ExplainHandler(Handler):
-    """``explain``: of all computations."""
+    """``explain``, for all computations."""
 
     async def get(self) -> None:
-        """Answer with it."""
+        """Answer with the explanation."""
         key = api.name_in(self.query("key"), "key")
         try:
             self.send_json(await self.site.snapshots.ask("explain", None, key))
@@ -102,30 +102,30 @@ class OpenApiHandler(Handler):
     """``openapi.json``."""
 
     async def get(self) -> None:
-        """Answer with it."""
+        """Answer with the description of the API."""
         self.query()
         self.send_json(self.site.openapi)
 
 
 class HealthHandler(Handler):
-    """``/healthz``: that the server answers, for whoever restarts it otherwise."""
+    """``/healthz``, for health checks of the server."""
 
     is_public = True
 
     def get(self) -> None:
-        """Answer."""
+        """Answer that the server works."""
         self.send_json({"status": "ok"})
 
 
 def api_rules(site: Site, prefix: str = "") -> list[Rule]:
-    """Return the handlers of the API, with patterns as tornado takes them.
+    """Return the handlers of the API, with tornado's patterns.
 
     Parameters
     ----------
     site : Site
-        What they show.
+        The shared objects.
     prefix : str, optional
-        What stands before all paths.
+        Prefix of all paths.
     """
     shared = {"site": site}
     of_routes: dict[str, tuple[type[Handler], dict[str, Any]]] = {

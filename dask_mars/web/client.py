@@ -1,6 +1,6 @@
-"""A service as its users see it: submit, follow, cancel, fetch, from any process.
+"""The user's side of a service: submit, follow, cancel, fetch, from any process.
 
-A computation belongs to the service, and its id is chosen here: a request whose answer was lost is made again
+A computation belongs to the service, but its id is chosen here: a request whose answer was lost can be repeated
 without a second computation.
 """
 
@@ -28,13 +28,13 @@ from dask_mars.web.monitor import OVER, Json
 from dask_mars.web.pickles import pack, unpack
 from dask_mars.web.versions import versions
 
-#: How long the service is asked to wait for news; it is asked again.
+#: Longest wait of one request for news, in seconds; the request is repeated.
 _WAIT_S = 20
-#: How long `connect` tries: a service that has just been started takes a while.
+#: Time for which `connect` retries, in seconds: a service takes a while to start.
 _FIRST_PATIENCE_S = 2.0
-#: How long a computation may take to turn up that was to be cancelled while it was being submitted.
+#: Time for which a cancellation waits for its unfinished submission, in seconds.
 _CANCEL_S = 1.0
-#: Characters of an error's message in a line.
+#: Most characters of an error message in a line.
 _MESSAGE_CHARACTERS = 200
 
 
@@ -47,14 +47,14 @@ def connect(address: str | os.PathLike[str] | None = None, token: str | None = N
         A URL such as ``"https://host:8899"``; the path of a unix socket, of a service's directory or of its
         connection file. Default: ``dask-mars.web.address``, else this user's service on this machine.
     token : str, optional
-        What proves that you may. Default: ``dask-mars.web.token``, or what the connection file says.
+        Token for access. Default: ``dask-mars.web.token``, or that of the connection file.
 
     Raises
     ------
     ServiceUnreachable
-        There is none.
+        There is no service.
     ServiceError
-        It does not let you in.
+        The service refuses access.
 
     Examples
     --------
@@ -67,15 +67,16 @@ def connect(address: str | os.PathLike[str] | None = None, token: str | None = N
 
 
 class Service:
-    """A service that computes, wherever it is. `connect` makes these."""
+    """A connection to a service that computes; `connect` creates it."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def get(self, dsk: Any, keys: Any, **options: Any) -> Any:
-        """Compute keys of a Dask graph there: a Dask scheduler, as in ``x.compute(scheduler=service.get)``.
+        """Compute keys of a Dask graph in the service: a scheduler, as in ``x.compute(scheduler=service.get)``.
 
-        Ctrl-C cancels the computation. One whose process is killed goes on, and can be fetched.
+        Ctrl-C cancels the computation. If this process is killed, the computation goes on, and its result can be
+        fetched.
 
         Parameters
         ----------
@@ -89,11 +90,11 @@ class Service:
         Raises
         ------
         Exception
-            Whatever a task raises.
+            Any exception of a task.
         Cancelled
-            Somebody has cancelled it.
+            Another user or process has cancelled it.
         ServiceError
-            The service refused.
+            The service refused it.
         """
         computation = RemoteComputation(self._connection, str(uuid.uuid4()))
         try:
@@ -106,16 +107,16 @@ class Service:
     def submit(
         self, x: Any, name: str = "", num_workers: int | None = None, retries: int | None = None
     ) -> RemoteComputation:
-        """Have a Dask collection computed there, and do not wait.
+        """Compute a Dask collection in the service, without waiting.
 
         Parameters
         ----------
         x : Dask collection
-            What to compute, or lists, dicts and tuples of such.
+            The collection, or lists, dicts and tuples of collections.
         name : str, optional
-            For whoever looks.
+            Name for lists and pages.
         num_workers, retries : int, optional
-            As `dask_mars.get` takes them.
+            As for `dask_mars.get`.
 
         Returns
         -------
@@ -125,7 +126,7 @@ class Service:
         Raises
         ------
         ServiceError
-            The service refused.
+            The service refused it.
         """
         computation = RemoteComputation(self._connection, str(uuid.uuid4()))
         options = {"name": name, "num_workers": num_workers, "retries": retries}
@@ -147,19 +148,19 @@ class Service:
         Raises
         ------
         KeyError
-            The service knows of none.
+            The service knows no such computation.
         """
         computation = RemoteComputation(self._connection, str(id))
         computation.summary()
         return computation
 
     def computations(self, state: str | None = None) -> Iterator[RemoteComputation]:
-        """Yield the computations that the service knows of, the newest first.
+        """Yield the computations of the service, the newest first.
 
         Parameters
         ----------
         state : str, optional
-            Only those that are queued, preparing, running, finished, failed or cancelled.
+            State to select: queued, preparing, running, finished, failed or cancelled.
         """
         query = {} if state is None else {"state": state}
         while True:
@@ -171,11 +172,11 @@ class Service:
             query["before"] = answer["next"]
 
     def state(self) -> Json:
-        """Return workers, memory, and how many computations there are in each state."""
+        """Return workers, memory, and the number of computations in each state."""
         return self._connection.ask("GET", "state")
 
     def close(self) -> None:
-        """Close the lines to the service; what it computes goes on."""
+        """Close the connections to the service; computations go on."""
         self._connection.close()
 
     def __enter__(self) -> Service:
@@ -196,7 +197,7 @@ class RemoteComputation:
     Attributes
     ----------
     id : str
-        By which any process finds it.
+        UUID, valid in any process.
     """
 
     def __init__(self, connection: Connection, id: str, name: str | None = None) -> None:
@@ -214,12 +215,12 @@ class RemoteComputation:
             raise
 
     def summary(self) -> Json:
-        """Return what the service says of it: state, chunks, layers, times, error, what its result is."""
+        """Return its state, chunks, layers, times, error and description of the result."""
         return self._ask("GET")
 
     @property
     def name(self) -> str:
-        """What the user has called it."""
+        """The user's name for it."""
         if self._name is None:
             self._name = str(self.summary()["name"])
         return self._name
@@ -231,7 +232,7 @@ class RemoteComputation:
 
     @property
     def progress(self) -> float:
-        """How much of it is done, from 0 to 1."""
+        """Fraction of the computed chunks."""
         summary = self.summary()
         if summary["state"] == "finished":
             return 1.0
@@ -244,7 +245,7 @@ class RemoteComputation:
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait at most. Default: as long as it takes, and the service is there.
+            Longest wait, in seconds. Default: no limit, while the service is reachable.
 
         Returns
         -------
@@ -266,7 +267,7 @@ class RemoteComputation:
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait at most.
+            Longest wait, in seconds.
 
         Raises
         ------
@@ -277,7 +278,7 @@ class RemoteComputation:
         ServiceError
             Its status is 410 if the service has not kept the result.
         Exception
-            Whatever a task raised.
+            Any exception of a task.
         """
         if not self.wait(timeout):
             raise TimeoutError(f"computation {self.id} is not over after {timeout} s")
@@ -286,11 +287,11 @@ class RemoteComputation:
                 return unpack(_frames(download))
         except ServiceError as error:
             reason = _reason(self.id, error)
-        # Out here it keeps its own causes.
+        # Outside the except block, so that the exception keeps its own causes.
         raise reason
 
     def cancel(self) -> bool:
-        """Cancel it; return whether it was not over."""
+        """Cancel it; return False if it was over."""
         try:
             self._ask("POST", "/cancel")
         except ServiceError as error:
@@ -300,26 +301,26 @@ class RemoteComputation:
         return True
 
     def delete(self) -> None:
-        """Have the service forget it and its result; it is cancelled if it is not over."""
+        """Remove it and its result from the service; cancel it if it is not over."""
         self._ask("DELETE")
 
     def log(self) -> list[Json]:
-        """Return the lines that its tasks have written: each one's ``time``, ``stream`` and ``text``."""
+        """Return the output lines of its tasks, each with ``time``, ``stream`` and ``text``."""
         return list(self._ask("GET", "/log")["lines"])
 
     def explain(self, key: str | None = None) -> str:
-        """Say in words what it waits for."""
+        """Explain what it waits for."""
         query = "" if key is None else f"?{urllib.parse.urlencode({'key': key})}"
         return "\n".join(self._ask("GET", f"/explain{query}")["rows"])
 
     def profile(self) -> list[Json]:
-        """Return what its layers took."""
+        """Return the cost of each layer."""
         return list(self._ask("GET", "/profile")["layers"])
 
     def _abandon(self) -> None:
-        """Cancel it, if it has got to the service."""
+        """Cancel it, once its submission has arrived."""
         deadline = time.monotonic() + _CANCEL_S
-        # The request that submits it may still be on its way through the service.
+        # The submitting request may still be in progress.
         while time.monotonic() < deadline:
             try:
                 self.cancel()
@@ -331,7 +332,7 @@ class RemoteComputation:
 
     def __repr__(self) -> str:
         name, words = self.id, "unreachable"
-        # Whoever shows it in a list is not to be stopped, nor to wait.
+        # A list that shows it must not fail or wait.
         with contextlib.suppress(Exception):
             try:
                 summary = self._ask("GET", patience_s=0.0)
@@ -342,7 +343,7 @@ class RemoteComputation:
 
 
 def _in_words(summary: Json) -> str:
-    """Say how a computation is, and how far."""
+    """Return its state and progress in words."""
     chunks, failure = summary["chunks"], summary["error"]
     words = str(summary["state"])
     if chunks["total"]:
@@ -358,7 +359,7 @@ def _frames(download: Download) -> list[Any]:
     download.readinto(text)
     frames = []
     for size in wire.decode_header(bytes(text))["frames"]:
-        # Unlike a bytearray it is not filled with zeros first.
+        # Unlike a bytearray, NumPy's memory is not zeroed first.
         frame = np.empty(size, np.uint8)
         download.readinto(frame.data)
         frames.append(frame.data)
@@ -366,7 +367,7 @@ def _frames(download: Download) -> list[Any]:
 
 
 def _reason(id: str, refusal: ServiceError) -> BaseException:
-    """Return what to raise where there is no result."""
+    """Return the exception for a missing result."""
     told = refusal.problem.get("error")
     if refusal.status != 409 or not isinstance(told, dict):
         return refusal

@@ -1,4 +1,4 @@
-"""Requests to a service by the standard library: lines that break are connected again, downloads go on."""
+"""Requests to a service with the standard library: broken connections are replaced, and downloads resumed."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from dask_mars.errors import ServiceError, ServiceUnreachable
 from dask_mars.web.address import Endpoint
 from dask_mars.web.monitor import Json
 
-#: Longer than the service lets a request wait.
+#: Timeout of a connection in seconds: longer than the longest wait of a request.
 _TIMEOUT_S = 60.0
-#: How long the user is told nothing of a service that cannot answer.
+#: Time before the user learns of a service that cannot answer, in seconds.
 _SILENT_S = 2.0
-#: Pauses before a line is connected again.
+#: Pauses before a new attempt: the first and the longest, in seconds.
 _PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
-#: What a service answers that is not able to at the moment, or a proxy in front of it.
+#: Statuses of a service, or of a proxy in front of it, that cannot answer now.
 _NOT_NOW = frozenset({502, 503, 504})
 _Answer = TypeVar("_Answer")
 
@@ -49,7 +49,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 class _NotNow(Exception):
-    """The service is there, and asks to be asked again."""
+    """The service requests a later attempt."""
 
     def __init__(self, refusal: ServiceError, after_s: float) -> None:
         super().__init__(refusal, after_s)
@@ -58,12 +58,12 @@ class _NotNow(Exception):
 
 
 class Connection:
-    """Lines to a service, kept for the next request. Threads may share it.
+    """Connections to a service, kept for later requests. It is thread-safe.
 
     Parameters
     ----------
     endpoint : Endpoint
-        Where the service is.
+        The address of the service.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -73,7 +73,7 @@ class Connection:
         self._pid = os.getpid()
 
     def close(self) -> None:
-        """Close lines that are not in use."""
+        """Close idle connections."""
         with self._lock:
             idle, self._idle = self._idle, []
         for line in idle:
@@ -82,7 +82,7 @@ class Connection:
     def _line(self) -> http.client.HTTPConnection:
         with self._lock:
             if self._pid != os.getpid():
-                # The parent goes on with those that it had.
+                # The parent continues to use its connections.
                 self._pid, self._idle = os.getpid(), []
             if self._idle:
                 return self._idle.pop()
@@ -98,7 +98,7 @@ class Connection:
     def _response(
         self, method: str, path: str, headers: Mapping[str, str], body: Sequence[Any]
     ) -> Iterator[http.client.HTTPResponse]:
-        """Send a request; yield the answer, whose line is kept if all of it is read."""
+        """Send a request; yield the response, and keep its connection if it is read to its end."""
         endpoint = self.endpoint
         sent = {
             "X-Dask-Mars": "1",
@@ -109,7 +109,7 @@ class Connection:
             sent["Authorization"] = f"Bearer {endpoint.token}"
         line = self._line()
         try:
-            # A service that takes no such body says so before it has read it.
+            # A service that refuses the body answers before it has read it.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 line.request(method, f"{endpoint.prefix}/api/v1/{path}", iter(body) if body else None, sent)
             response = line.getresponse()
@@ -124,9 +124,9 @@ class Connection:
         line.close()
 
     def _patiently(self, attempt: Callable[[], _Answer], patience_s: float | None = None) -> _Answer:
-        """Try until it works; raise `ServiceUnreachable` when the service was away for too long."""
+        """Repeat an attempt until it works; raise `ServiceUnreachable` after too long."""
         if patience_s is None:
-            # Each time, as it may have been set since the service was connected.
+            # Read each time, as the user may have changed it since.
             patience_s = float(parse_timedelta(config.get("web.patience")))
         began, pause_s, is_told = time.monotonic(), _PAUSE_S, False
         deadline, tell_at = began + patience_s, began + _SILENT_S
@@ -144,7 +144,7 @@ class Connection:
             except (OSError, http.client.HTTPException) as error:
                 reason = error
                 if stale:
-                    # The service closes lines on which nothing was asked for a while.
+                    # The service closes connections that were idle for a while.
                     stale -= 1
                     continue
             if time.monotonic() + pause_s > deadline:
@@ -156,7 +156,7 @@ class Connection:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _tell(self, reason: Exception, left_s: float) -> None:
-        """Say on the terminal what is waited for."""
+        """Print the reason for the wait on the terminal."""
         why = reason.detail if isinstance(reason, ServiceError) else f"{type(reason).__name__}: {reason}"
         print(
             f"dask_mars: the service at {self.endpoint} cannot answer now: {why}; trying again for up to "
@@ -172,30 +172,30 @@ class Connection:
         headers: Mapping[str, str] | None = None,
         patience_s: float | None = None,
     ) -> Json:
-        """Make a request whose answer is JSON.
+        """Make a request with an answer in JSON.
 
         Parameters
         ----------
         method, path : str
-            What is asked for, below ``api/v1``.
+            Method of HTTP, and path below ``api/v1``.
         body : sequence of bytes-like, optional
-            What is sent, one after the other.
+            Parts of the body, in order.
         headers : mapping, optional
-            Others than those that every request has.
+            Further headers.
         patience_s : float, optional
-            How long the service may be out of reach. Default: ``dask-mars.web.patience``.
+            Longest time that the service may be unreachable. Default: ``dask-mars.web.patience``.
 
         Returns
         -------
         dict
-            Empty if there is no answer but the status.
+            Empty for an answer without a body.
 
         Raises
         ------
         ServiceError
-            The service refused.
+            The service refused the request.
         ServiceUnreachable
-            There was none for too long.
+            The service was unreachable for too long.
         """
 
         def attempt() -> Json:
@@ -208,7 +208,7 @@ class Connection:
         return self._patiently(attempt, patience_s)
 
     def download(self, path: str, accept: str) -> Download:
-        """Return what reads an answer that may be large."""
+        """Return a download of an answer that may be large."""
         return Download(self, path, accept)
 
 
@@ -226,7 +226,7 @@ def _refusal(response: http.client.HTTPResponse, text: bytes) -> Exception:
 
 
 class Download:
-    """Reads an answer into memory that is given, over as many lines as it takes."""
+    """Reads an answer into given memory, over as many connections as necessary."""
 
     def __init__(self, connection: Connection, path: str, accept: str) -> None:
         self._connection = connection
@@ -243,10 +243,10 @@ class Download:
         self._open.close()
 
     def readinto(self, target: Any) -> None:
-        """Fill memory with the bytes that come next."""
+        """Fill memory with the next bytes."""
         left = memoryview(target).cast("B")
         while left:
-            # Each time that there was something all patience is there again.
+            # The time limit starts anew after each success.
             count = self._connection._patiently(partial(self._some, left))
             left = left[count:]
 
@@ -259,7 +259,7 @@ class Download:
                 raise http.client.IncompleteRead(b"", len(target))
         except BaseException:
             self._response = None
-            # What is wrong with the line is known.
+            # The first error counts.
             with contextlib.suppress(OSError, http.client.HTTPException):
                 self._open.close()
             raise

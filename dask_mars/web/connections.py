@@ -1,4 +1,4 @@
-"""tornado's server with an end to connections that nobody uses, and to those of other users."""
+"""tornado's server, which closes idle connections, and refuses other users on unix sockets."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ except ModuleNotFoundError as error:
 from tornado.ioloop import PeriodicCallback
 from tornado.iostream import IOStream
 
-#: Connections at once. Each takes a file descriptor, of which the user's process has 1,024 on many systems.
+#: Most connections at once. Each takes a file descriptor, of which the user's process has 1,024 on many systems.
 MOST_CONNECTIONS = 256
-#: How long a connection may send nothing, or take nothing of an answer, in seconds.
+#: Time without any transfer after which a connection is closed, in seconds.
 IDLE_S = 60.0
 _SWEEP_S = 5.0
-#: What a connection may hold that is sent and not taken yet.
+#: Size of a connection's send buffer, in bytes.
 _SEND_BYTES = 1 << 19
-#: What tornado reads of the headers of a request before it hangs up.
+#: Longest headers that tornado reads before it closes a connection, in bytes.
 _HEADERS_READ = 256 << 10
 #: ``struct ucred`` of Linux: process, user and group.
 _UCRED = struct.Struct("iII")
@@ -38,46 +38,46 @@ _ROOT = 0
 
 
 class BoundedServer(HTTPServer):  # type: ignore[misc]
-    """A server that closes the connection unused for the longest time when there are too many.
+    """A server that closes the connection that is idle for the longest time when there are too many.
 
-    It has to be made in the thread of its event loop.
+    It must be created in the thread of its event loop.
 
     Parameters
     ----------
     application : Application
-        Who answers.
+        The application.
     **options
         As for `tornado.httpserver.HTTPServer`.
     """
 
     def initialize(self, application: Any, **options: Any) -> None:
-        """Begin, as tornado wants it."""
+        """Initialize, as tornado requires."""
         options.setdefault("max_header_size", _HEADERS_READ)
         super().initialize(application, **options)
         self.most_connections = MOST_CONNECTIONS
         self.idle_s = IDLE_S
-        #: When each connection has last moved bytes; the one that has not for the longest time comes first.
+        #: Time of each connection's last transfer, the oldest first.
         self._used: OrderedDict[IOStream, float] = OrderedDict()
         self._listening: list[socket.socket] = []
         self._sweeping = PeriodicCallback(self._sweep, _SWEEP_S * 1000)
 
     def add_sockets(self, sockets: Iterable[socket.socket]) -> None:
-        """Listen."""
+        """Listen on sockets."""
         new = list(sockets)
         self._listening += new
         super().add_sockets(new)
         self._sweeping.start()
 
     def handle_stream(self, stream: IOStream, address: Any) -> None:
-        """Take a connection."""
+        """Accept a connection."""
         if stream.socket.family == socket.AF_UNIX and not is_own_user(stream.socket):
             stream.close()
             return
         while len(self._used) >= self.most_connections:
-            # Looking through all of them each time would take long when many come at once.
+            # A scan of all connections would take long when many come at once.
             unused, _ = self._used.popitem(last=False)
             unused.close()
-        # With the little that unix sockets have by default both sides mostly wait for each other.
+        # With the small default buffers of unix sockets both sides mostly wait for each other.
         stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
         self._watch(stream)
         super().handle_stream(stream, address)
@@ -88,7 +88,7 @@ class BoundedServer(HTTPServer):  # type: ignore[misc]
         return [one.fileno() for one in sockets if one is not None and one.fileno() >= 0]
 
     def end(self) -> None:
-        """Close everything now."""
+        """Close all connections and sockets now."""
         self._sweeping.stop()
         self.stop()
         for stream in list(self._used):
@@ -97,10 +97,10 @@ class BoundedServer(HTTPServer):  # type: ignore[misc]
         self._listening.clear()
 
     def _watch(self, stream: IOStream) -> None:
-        """Take note whenever a stream moves bytes."""
+        """Record the time of each transfer of a stream."""
         used = self._used
         used[stream] = time.monotonic()
-        # tornado says of these what each stream has to do in them.
+        # tornado defines these methods as the points of all transfers.
         read, write = stream.read_from_fd, stream.write_to_fd
 
         def note(count: int | None) -> int | None:
@@ -112,7 +112,7 @@ class BoundedServer(HTTPServer):  # type: ignore[misc]
         def read_and_note(buffer: bytearray | memoryview) -> int | None:
             count = read(buffer)
             if count == 0:
-                # The other end has hung up, of which tornado closes it.
+                # The other end has closed the connection, and tornado closes the stream.
                 used.pop(stream, None)
             return note(count)
 
@@ -120,7 +120,7 @@ class BoundedServer(HTTPServer):  # type: ignore[misc]
         stream.write_to_fd = lambda data: note(write(data))
 
     def _sweep(self) -> None:
-        """Close what nobody has used for long."""
+        """Close idle connections."""
         now = time.monotonic()
         for stream, used in list(self._used.items()):
             if not stream.closed() and now - used > self.idle_s:
@@ -130,9 +130,9 @@ class BoundedServer(HTTPServer):  # type: ignore[misc]
 
 
 def is_own_user(connected: socket.socket) -> bool:
-    """Say whether the other end of a unix socket belongs to our own user, or to root."""
+    """Return whether the other end of a unix socket belongs to our own user, or to root."""
     if not hasattr(socket, "SO_PEERCRED"):
-        # Elsewhere than on Linux the directory, which nobody else may enter, has to do.
+        # On other systems than Linux the private directory of the socket must suffice.
         return True
     try:
         told = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
@@ -142,6 +142,6 @@ def is_own_user(connected: socket.socket) -> bool:
 
 
 def close_quietly(descriptor: int) -> None:
-    """Close a file descriptor, if it is one."""
+    """Close a file descriptor, if it is open."""
     with contextlib.suppress(OSError):
         os.close(descriptor)

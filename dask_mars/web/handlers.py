@@ -1,4 +1,4 @@
-"""The API and the page as an application of tornado: for a server of our own, for Dask's, and for a service."""
+"""The API and the page as an application of tornado: for our own server, for Dask's, and for a service."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def make_application(
     Parameters
     ----------
     monitor : Monitor
-        What it shows.
+        Source of the data.
     security : Security
-        To whom.
+        Who may see them.
     extra_handlers : sequence of rules, or function, optional
-        What comes before our own: triples of a pattern, a class and its arguments. A function gets the `Site`.
+        Rules before our own: triples of a pattern, a class and its arguments. A function gets the `Site`.
     executor : Executor, optional
-        Where the monitor is asked. By default in the event loop.
+        Where to call the monitor. Default: the event loop.
     **options
         As for `Site`.
     """

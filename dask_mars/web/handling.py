@@ -1,4 +1,4 @@
-"""What all handlers of tornado do: ask who comes, bound what is taken, word errors, stop when nobody waits."""
+"""The common part of all tornado handlers: authentication, size limits, error messages, ends of connections."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from dask_mars.web.snapshots import Snapshots
 
 logger = logging.getLogger("dask_mars")
 
-#: What headers of a request may take, in bytes. tornado closes connections that send much more.
+#: Largest headers of a request, in bytes. tornado closes connections that send much more.
 LARGEST_HEADERS = 16 << 10
-#: What the body of a request may take that nobody reads.
+#: Largest body of a request that is ignored, in bytes.
 _LARGEST_BODY = 64 << 10
 
 Rule = tuple[str, type[RequestHandler], dict[str, Any]]
 
 
 class Site:
-    """What all handlers of a place share.
+    """The objects that all handlers of a server share.
 
     Parameters
     ----------
     monitor : Monitor
-        What is shown.
+        Source of the data.
     security : Security
-        To whom.
+        Who may see them.
     executor : Executor, optional
         Where the monitor is asked. By default in the event loop.
     more_routes : sequence of Route, optional
@@ -68,39 +68,39 @@ class Site:
 
 @stream_request_body
 class Handler(RequestHandler):  # type: ignore[misc]
-    """Checks who asks before anything else, and words errors as ``application/problem+json``.
+    """Authenticates each request first, and answers errors as ``application/problem+json``.
 
-    Bodies are not read into memory: a handler that wants one takes it by `data_received`, and says by
-    `largest_body` how long it may be.
+    Bodies are not read into memory: a handler that needs one implements `data_received`, and limits its size by
+    `largest_body`.
     """
 
     site: Site
-    #: What the request may do, once it is prepared.
+    #: What the request may do; set by `prepare`.
     access: Access = Access.NONE
-    #: Whether ``?token=`` in the address is taken.
+    #: Whether ``?token=`` in the address is accepted.
     takes_query_token: ClassVar[bool] = False
-    #: Whether everybody may ask.
+    #: Whether requests need no token.
     is_public: ClassVar[bool] = False
-    #: The most bytes of a body.
+    #: Largest body, in bytes.
     largest_body: ClassVar[int] = _LARGEST_BODY
 
     def initialize(self, site: Site) -> None:
-        """Take what all handlers share."""
+        """Set the shared objects."""
         self.site = site
         self._task: asyncio.Task[Any] | None = None
 
     def set_default_headers(self) -> None:
-        """Say what browsers may do with any answer."""
+        """Set the security headers of all answers."""
         self.clear_header("Server")
         self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Content-Security-Policy", CONTENT_SECURITY_POLICY)
-        # The address may have a token in it.
+        # The address may contain a token.
         self.set_header("Referrer-Policy", "no-referrer")
         self.set_header("Cross-Origin-Resource-Policy", "same-origin")
         self.set_header("Cache-Control", "no-store")
 
     def prepare(self) -> None:
-        """Refuse who may not ask, and what is too large.
+        """Refuse unauthorized and oversized requests.
 
         Raises
         ------
@@ -131,14 +131,14 @@ class Handler(RequestHandler):  # type: ignore[misc]
         request.connection.set_max_body_size(self.largest_body)
 
     def head(self, *arguments: str) -> Any:
-        """Answer as to GET, of which tornado leaves out the body."""
+        """Answer as to GET; tornado omits the body."""
         return self.get(*arguments)
 
     def data_received(self, chunk: bytes) -> None:
-        """Take a part of the body; here nobody wants it."""
+        """Ignore a part of the body."""
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function that may block: beside the event loop, if the monitor lives there."""
+        """Call a function that may block, outside the event loop if the monitor has an executor."""
         return await self.site.snapshots.call(function, *arguments)
 
     def query(self, *known: str) -> dict[str, str]:
@@ -153,7 +153,7 @@ class Handler(RequestHandler):  # type: ignore[misc]
         self.finish(json.dumps(body, allow_nan=False, separators=(",", ":")))
 
     async def unless_gone(self, waiting: Awaitable[Any]) -> Any:
-        """Return what comes of it, or stop as soon as the client hangs up."""
+        """Return the result of an awaitable, or stop as soon as the client disconnects."""
         self._task = asyncio.ensure_future(waiting)
         try:
             return await self._task
@@ -163,13 +163,13 @@ class Handler(RequestHandler):  # type: ignore[misc]
             self._task = None
 
     def on_connection_close(self) -> None:
-        """Nobody waits for the answer any more."""
+        """Cancel the work for a disconnected client."""
         super().on_connection_close()
         if self._task is not None:
             self._task.cancel()
 
     def write_error(self, status_code: int, **details: Any) -> None:
-        """Say what is wrong: to programs as JSON, to browsers as a page."""
+        """Answer with an error: to programs as JSON, to browsers as a page."""
         error = details.get("exc_info", (None, None))[1]
         if isinstance(error, Problem):
             detail = error.detail
@@ -188,12 +188,12 @@ class Handler(RequestHandler):  # type: ignore[misc]
             self.send_json(body, api.PROBLEM)
 
     def _allowed(self) -> list[str]:
-        """Return the methods that there are here."""
+        """Return the methods of this route."""
         own = [name for name in self.SUPPORTED_METHODS if _is_own(self, name.lower())]
         return sorted({*own, "HEAD"} if "GET" in own else {*own} - {"HEAD"})
 
     def _handle_request_exception(self, error: BaseException) -> None:
-        """Answer with what went wrong. `Problem` knows no tornado, which would take it for a bug."""
+        """Answer with an error. tornado does not know `Problem`, and would treat it as a bug."""
         if isinstance(error, StreamClosedError):
             return
         if isinstance(error, Problem) and not self._finished:
@@ -202,16 +202,16 @@ class Handler(RequestHandler):  # type: ignore[misc]
             super()._handle_request_exception(error)
 
     def log_exception(self, kind: Any, error: Any, traceback: Any) -> None:
-        """Log bugs, and nothing that clients do."""
+        """Log bugs, but no errors of clients."""
         if not isinstance(error, HTTPError | Problem):
             logger.error("%s %s failed", self.request.method, self.request.path, exc_info=(kind, error, traceback))
 
 
 class ComputationHandler(Handler):
-    """Of routes of one computation: unknown ones are 404."""
+    """A route of one computation; unknown ones are 404."""
 
     async def ask(self, name: str, id: str, *arguments: Any) -> Any:
-        """Return what the monitor says of a computation.
+        """Return the monitor's answer about a computation.
 
         Raises
         ------
@@ -230,12 +230,12 @@ def _is_own(handler: RequestHandler, method: str) -> bool:
 
 
 def unknown(error: KeyError) -> Problem:
-    """Return how to say that there is no such computation, layer or key."""
+    """Return the error for an unknown computation, layer or key."""
     return Problem(404, f"there is no {str(error.args[0])[:200]!r}" if error.args else "there is no such thing")
 
 
 def is_from_own_user(handler: RequestHandler) -> bool:
-    """Say whether a request came by a unix socket, which the server lets nobody but its own user connect to."""
+    """Return whether a request came by a unix socket, to which only the server's own user can connect."""
     return getattr(handler.request.connection.context, "address_family", None) == socket.AF_UNIX
 
 

@@ -1,10 +1,10 @@
-"""What the web service asks of whatever it shows: a runtime, a Dask scheduler, or a standing service."""
+"""The web service's interface to its source: a runtime, a Dask scheduler, or a standing service."""
 
 from __future__ import annotations
 
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
-#: What `json.dumps` takes: dicts with text as keys.
+#: Data for `json.dumps`: dicts with text as keys.
 Json = dict[str, Any]
 
 #: The states of a computation, in the order in which it can pass through them.
@@ -17,7 +17,7 @@ OVER = frozenset({"finished", "failed", "cancelled"})
 
 @runtime_checkable
 class Monitor(Protocol):
-    """Computations and workers, told as JSON.
+    """Computations and workers as JSON.
 
     All methods are called from several threads at once, return new or unchanging dicts and do not block for
     long: a second is too long. Those that take an id raise `KeyError` where it is unknown. Where there is
@@ -26,10 +26,10 @@ class Monitor(Protocol):
     """
 
     def revision(self) -> int:
-        """Return a number that grows with each change that an answer would show."""
+        """Return a number that grows with each visible change."""
 
     def state(self) -> Json:
-        """Return workers, memory, and how many computations there are in each state."""
+        """Return workers, memory, and the number of computations in each state."""
 
     def computations(self, state: str | None, before: str | None, limit: int) -> Json:
         """Return summaries, the newest first.
@@ -37,11 +37,11 @@ class Monitor(Protocol):
         Parameters
         ----------
         state : str or None
-            Only computations in this state, one of `STATES`.
+            State to select, one of `STATES`.
         before : str or None
-            The `next` of the answer before this one.
+            The `next` of the previous answer.
         limit : int
-            The most summaries to return.
+            Most summaries to return.
 
         Returns
         -------
@@ -51,20 +51,20 @@ class Monitor(Protocol):
         Raises
         ------
         ValueError
-            If `before` is no cursor.
+            `before` is no cursor.
         """
 
     def computation(self, id: str) -> Json:
         """Return the summary of one computation, and its layers."""
 
     def cancel(self, id: str) -> bool:
-        """Ask for the end of a computation; False if it is over already."""
+        """Cancel a computation; return False if it is over."""
 
     def error(self, id: str) -> Json:
-        """Return why a computation failed: ``type``, ``message``, ``traceback``; empty texts if it did not."""
+        """Return the error of a computation: ``type``, ``message``, ``traceback``; empty texts without one."""
 
     def log(self, id: str) -> Json:
-        """Return the lines that a computation's tasks wrote, the oldest first."""
+        """Return the output lines of a computation's tasks, the oldest first."""
 
     def timeline(self, id: str) -> Json:
         """Return when each worker ran tasks of which layer, and the memory in use meanwhile."""
@@ -75,11 +75,11 @@ class Monitor(Protocol):
         Raises
         ------
         KeyError
-            If the computation or the layer is unknown.
+            The computation or the layer is unknown.
         """
 
     def profile(self, id: str) -> Json:
-        """Return the time and memory that each layer took."""
+        """Return the time and memory of each layer."""
 
     def explain(self, id: str | None, key: str | None) -> Json:
-        """Return why a computation, or all of them, or one chunk, does not go on, as rows of text."""
+        """Return why a computation, all of them, or one chunk waits, as rows of text."""

@@ -14,48 +14,48 @@ from dask_mars.web.security import Access, Security
 
 
 class _Slash(Handler):
-    """The page without the slash that addresses relative to it need."""
+    """The page without the final slash, which relative addresses need."""
 
     is_public = True
 
     def get(self) -> None:
-        """Lead there, token and all."""
+        """Redirect with the slash, and with the token."""
         query = self.request.query
         self.redirect(self.request.path.rpartition("/")[2] + "/" + (f"?{query}" if query else ""))
 
 
 class _Figures(Handler):
-    """Figures that a function returns."""
+    """The result of a function as JSON."""
 
     def initialize(self, site: Site, figures: Callable[[], Any] = dict) -> None:
-        """Take the function."""
+        """Set the function."""
         super().initialize(site)
         self._figures = figures
 
     def get(self) -> None:
-        """Answer with them."""
+        """Answer with its result."""
         self.send_json(self._figures())
 
 
 def rules(monitor: Monitor, prefix: str, figures: Iterable[tuple[str, Callable[[], Any]]] = ()) -> list[Rule]:
     """Return handlers for Dask's server.
 
-    Where ``dask-mars.web.token`` is set, nothing is shown without it or ``view-token``. Else everybody may look,
-    and nobody may cancel. Names of hosts are not checked: Dask's server has any, and a cookie goes only to that
-    which has set it.
+    With ``dask-mars.web.token``, viewing needs it or ``view-token``. Otherwise everyone may view, and cancelling
+    is disabled. Names of hosts are not checked: Dask's server accepts any, and browsers send a cookie only to the
+    host that has set it.
 
     Parameters
     ----------
     monitor : Monitor
-        What is shown. It is asked in the event loop of the scheduler, where that lives.
+        The monitor. It is called in the event loop of the scheduler, where that lives.
     prefix : str
-        What stands before all paths, without a slash at the end.
+        Prefix of all paths, without a slash at the end.
     figures : iterable of pair, optional
-        More paths below the prefix, and functions that return what is to be found there.
+        Further paths below the prefix, and functions that return their content.
     """
     token, view_token = config.get("web.token"), config.get("web.view-token")
     is_open = token is None and view_token is None
-    # A name that a proxy has changed is no reason to refuse our own page: scripts of others get no cookie.
+    # A host name changed by a proxy must not block our own page: scripts of other origins get no cookie.
     security = Security(
         token, view_token, anyone=Access.VIEW if is_open else Access.NONE, hosts=None, checks_origin=False
     )

@@ -1,4 +1,4 @@
-"""The page for browsers as handlers of tornado, and what leads to it."""
+"""Handlers of tornado for the page for browsers, and links to it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dask_mars.web.security import Access
 
 
 class PageHandler(Handler):
-    """The page for browsers, and what it is made of."""
+    """The files of the page for browsers."""
 
     takes_query_token = True
 
     def get(self, name: str = "") -> None:
-        """Answer with a file of the page. A token goes from the address into a cookie."""
+        """Answer with a file of the page. A token in the address moves into a cookie."""
         token = self.get_query_argument("token", None)
         if token is not None:
             self._keep(token)
@@ -33,10 +33,10 @@ class PageHandler(Handler):
             self.finish(found.content)
 
     def _keep(self, token: str) -> None:
-        """Have the browser keep a token, and forget the address with it."""
+        """Store a token in a cookie, and redirect to the address without it."""
         if self.site.security.access_by(token) is not Access.NONE:
-            # Without a path it is sent back to what is below the page, wherever a proxy has put that. Names of
-            # cookies that are the same for all ports of a host would be a nuisance.
+            # Without a path the browser sends it to all pages below this one, wherever a proxy has put them.
+            # Cookies are shared by all ports of a host, so its name is unique.
             self.set_cookie(
                 self.site.security.cookie,
                 token,
@@ -55,12 +55,12 @@ class PageHandler(Handler):
 
 
 class ViewHandler(Handler):
-    """``view/<name>``: links to parts of the page that stay whole when ``?token=`` is put behind them."""
+    """``view/<name>``: links to parts of the page that stay valid when ``?token=`` is appended."""
 
     takes_query_token = True
 
     def get(self, name: str) -> None:
-        """Lead to the page."""
+        """Redirect to the page."""
         if name not in pages.VIEWS:
             raise Problem(404, f"there is no view {name[:200]!r}")
         token = self.get_query_argument("token", None)
@@ -68,7 +68,7 @@ class ViewHandler(Handler):
 
 
 class PlotsHandler(Handler):
-    """``individual-plots.json``: what dask-labextension lists. It shows its token in the address, as pages do."""
+    """``individual-plots.json``, for dask-labextension, which sends its token in the address, as pages do."""
 
     takes_query_token = True
 
@@ -78,16 +78,16 @@ class PlotsHandler(Handler):
 
 
 class MissingHandler(Handler):
-    """Whatever there is not."""
+    """Unknown paths."""
 
     def prepare(self) -> None:
-        """Say so, to whoever may ask."""
+        """Answer 404, after the authentication."""
         super().prepare()
         raise Problem(404, "there is nothing here")
 
 
 def page_rules(site: Site, prefix: str = "") -> list[Rule]:
-    """Return the handlers of the page, of `HealthHandler`, and of whatever there is not."""
+    """Return the handlers of the page, of `HealthHandler`, and of unknown paths."""
     shared = {"site": site}
     return [
         (f"{prefix}/healthz", HealthHandler, shared),

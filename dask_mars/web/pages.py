@@ -1,4 +1,4 @@
-"""The files of the page, read once, and small pages of ours."""
+"""The files of the page, read once, and small generated pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dask_mars.web.monitor import Json
 
 _PAGE = Path(__file__).with_name("page")
 
-#: By the ending of a file. Systems' tables of types differ, and browsers run no script of the wrong type.
+#: Media types by suffix. Systems' tables differ, and browsers run no script of the wrong type.
 _KINDS = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
@@ -38,7 +38,7 @@ VIEWS = {
     "log": "Log",
 }
 
-#: What somebody reads who opens the page without its token.
+#: Help on the error page for a missing token.
 _ASK_FOR_TOKEN = (
     "<p>A service of <code>dask-mars-web</code> has its token in <code>connection.json</code> in its directory, "
     "and printed where that is when it started; <code>Runtime.serve</code> returns a server whose "
@@ -50,7 +50,7 @@ _ASK_FOR_TOKEN = (
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """A file of the page: what is in it, of which type, and a tag that changes with it."""
+    """A file of the page: content, media type, and an entity tag."""
 
     content: bytes
     kind: str
@@ -59,7 +59,7 @@ class PageFile:
 
 @lru_cache(maxsize=1)
 def files() -> dict[str, PageFile]:
-    """Return the files of the page by their paths: whatever else is asked for is not there."""
+    """Return the files of the page by path."""
     found = {}
     for path in sorted(_PAGE.rglob("*")):
         kind = _KINDS.get(path.suffix)
@@ -71,7 +71,7 @@ def files() -> dict[str, PageFile]:
 
 
 def error_page(problem: Json) -> str:
-    """Return a page that says what is wrong."""
+    """Return an error page."""
     title = html.escape(f"{problem['status']} {problem['title']}")
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'

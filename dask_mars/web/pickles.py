@@ -1,4 +1,4 @@
-"""Pickles that travel through a service: what a user submits, and what a runner hands back."""
+"""Pickles for a service: submissions of users, and results of a runner."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dask.utils import SerializableLock
 from dask_mars.graph.callables import package_of
 from dask_mars.protocol import pickling
 
-#: Buffers smaller than this stay in the pickle, and so do all beyond a number: headers list the others.
+#: Smallest buffer that leaves the pickle, in bytes, and most such buffers: headers list them.
 _BUFFER_BYTES = 1 << 16
 _MOST_BUFFERS = 10_000
 
 
 class _Pickler(pickling._Pickler):
     def reducer_override(self, obj: Any) -> Any:
-        # There it is another process's engine that makes it lock across processes.
+        # In the service another process's engine replaces it by an interprocess lock.
         kind = type(obj)
         if kind is SerializableLock:
             return SerializableLock, (obj.token,)
@@ -33,12 +33,12 @@ class _Pickler(pickling._Pickler):
 
 
 def pack(value: Any) -> list[memoryview]:
-    """Return a pickle and the buffers that were taken out of it.
+    """Return a pickle and its out-of-band buffers.
 
     Raises
     ------
     pickle.PicklingError
-        The value, or something in it, lives in this process alone: an open file, a lock, a store in memory.
+        The value, or a part of it, is bound to this process: an open file, a lock, a store in memory.
     """
     buffers: list[memoryview] = []
 
@@ -55,11 +55,11 @@ def pack(value: Any) -> list[memoryview]:
         except MemoryError:
             raise
         except Exception as error:
-            # Objects that cannot be pickled raise whatever they like.
+            # Objects that cannot be pickled may raise any exception.
             raise pickle.PicklingError(f"this cannot go to another process: {error}") from error
         return [memoryview(file.getvalue()), *buffers]
 
 
 def unpack(frames: Sequence[Any]) -> Any:
-    """Return the value that was packed; it lives in the memory of all frames but the first."""
+    """Return the packed value; it uses the memory of all frames but the first."""
     return pickle.loads(frames[0], buffers=frames[1:])

@@ -1,4 +1,4 @@
-"""When workers of this process's engines computed what, as long as somebody watches."""
+"""Records when workers of this process's engines computed chunks, while a page is open."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from dask_mars.scheduler.events import (
 from dask_mars.web.monitor import Json
 from dask_mars.web.turns import turns
 
-#: It listens on for so long when nobody asks any more.
+#: Time after the last request when recording ends, in seconds.
 _LISTEN_S = 60.0
-#: Rows of one computation while it runs, and when it is over.
+#: Most rows of one computation, during the run and after it.
 _MOST_ROWS, _KEPT_ROWS = 20_000, 5_000
-#: Batches that are kept until somebody asks, events of one computation, and moments at which memory was measured.
+#: Most unread batches, events of one computation, and measurements of memory.
 _MOST_BATCHES, _MOST_EVENTS, _MOST_MEASURED = 50_000, 1_000, 20_000
-#: Computations whose rows are kept.
+#: Most computations with rows.
 _MOST_TRACKS = 50
-#: What follows another of its layer so soon is shown as one with it.
+#: Largest gap between chunks of a layer in one row, in seconds.
 _SAME_S = 1e-3
-#: Points of memory in one answer.
+#: Most points of memory in one answer.
 _MOST_POINTS = 2_000
 
 
 @dataclass(slots=True)
 class _Track:
-    """What was heard of one computation; `index` is there while its keys are needed."""
+    """The record of one computation; `index` is set while its keys are needed."""
 
     index: LayerIndex | None
     batches: deque[tuple[float, int, Sequence[int], Sequence[float]]] = field(
@@ -57,30 +57,30 @@ class _Track:
 
 
 class Recorder(Listener):
-    """Notes when chunks were computed. It begins to listen when somebody watches, and ends some time after.
+    """Records when chunks were computed, from the first request until some time after the last.
 
     Parameters
     ----------
     find_engine : callable
-        Returns the view of the engine to listen to, None while there is none; called in engines' threads too.
+        Returns the view of the engine to listen to, None while there is none; also called in engines' threads.
     """
 
     def __init__(self, find_engine: Callable[[], EngineView | None]) -> None:
         self._find_engine = find_engine
         self._asked_s = 0.0
-        #: The engine that it hears of.
+        #: Number of the current engine.
         self._engine = 0
         self._is_listening = False
         self._lock = threading.Lock()
         self._tracks: dict[int, _Track] = {}
-        #: Of computations by id, so that numbers may come again.
+        #: Records by computation id, which stays unique when numbers repeat.
         self._of_id: dict[str, _Track] = {}
         self._events: deque[tuple[float, int | None, str, str]] = deque(maxlen=_MOST_EVENTS)
         self._worker_rows = WorkerRows()
         self._memory: deque[tuple[float, int, int, int]] = deque(maxlen=_MOST_MEASURED)
 
     def watch(self) -> None:
-        """Listen for a while from now on to what the engine does."""
+        """Listen to the engine for a while from now on."""
         self._asked_s = time.monotonic()
         if not self._is_listening:
             self._is_listening = True
@@ -88,23 +88,23 @@ class Recorder(Listener):
             turns.begin(self)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._is_listening = False
         listeners.remove(self)
         turns.end(self)
 
     def link(self, record: Record) -> None:
-        """Note which computation is meant by its number."""
+        """Associate a computation's number with its id."""
         if record.graph is not None and record.id not in self._of_id:
             with self._lock:
                 track = self._tracks.get(record.graph)
                 if track is not None:
                     self._of_id[record.id] = track
-                    # Both would give the same numbers to layers, and look at each chunk for it.
+                    # A second index would give the same numbers to layers, at the cost of a pass over all chunks.
                     track.index = getattr(record.source, "index", track.index)
 
     def keep(self, ids: Container[str]) -> None:
-        """Forget computations but for some, and what needs not be kept of those that are over."""
+        """Forget all computations but some, and reduce the rows of ended ones."""
         with self._lock:
             for track in self._of_id.values():
                 if track.is_over:
@@ -115,7 +115,7 @@ class Recorder(Listener):
     # -- in the engines' threads ------------------------------------------------------------------------------
 
     def on_event(self, engine: EngineView, event: ListenerEvent) -> None:
-        """Note what is to be seen later."""
+        """Record an event."""
         if engine.number != self._engine and not self._is_new(engine):
             return
         if isinstance(event, ChunksFinished):
@@ -130,7 +130,7 @@ class Recorder(Listener):
             stored = engine.store()["stored_bytes"]
             self._memory.append((time.time(), event.in_use_bytes, stored, engine.on_disk_bytes()))
         elif isinstance(event, ForgetGraph):
-            # Of a short computation nothing is measured.
+            # Computations may be too short for measurements.
             self._stop_unless_asked()
             track = self._tracks.get(event.graph)
             if track is not None:
@@ -152,11 +152,11 @@ class Recorder(Listener):
             self.close()
 
     def _is_new(self, engine: EngineView) -> bool:
-        """Say whether this is the engine to listen to from now on; it may have started since somebody watched."""
+        """Return whether to listen to this engine from now on; it may have started after `watch`."""
         if engine is not self._find_engine():
             return False
         with self._lock:
-            # Its numbers of computations are others.
+            # Another engine reuses the numbers of computations.
             self._tracks.clear()
             self._engine = engine.number
         return True
@@ -175,11 +175,11 @@ class Recorder(Listener):
     def _note(self, graph: int | None, kind: str, text: str) -> None:
         self._events.append((time.time(), graph, kind, text))
 
-    # -- for those who ask ------------------------------------------------------------------------------------
+    # -- for requests -----------------------------------------------------------------------------------------
 
     def timeline(self, record: Record) -> Json:
-        """Return when which worker computed chunks of which layer."""
-        # What has failed is cancelled too, but nobody wants to be told.
+        """Return when each worker computed chunks of which layer."""
+        # A failure also cancels the rest, which is not worth an entry.
         unsaid = None if record.state == CANCELLED else "cancel"
         start = record.started_s or record.created_s
         end = record.ended_s or time.time()
@@ -218,7 +218,7 @@ class Recorder(Listener):
 
 
 def _digest(track: _Track) -> None:
-    """Make rows of what was heard since the last time."""
+    """Convert new batches to rows."""
     index = track.index
     if index is None:
         return
@@ -226,12 +226,12 @@ def _digest(track: _Track) -> None:
     index.look()
     numbers = index.known()
     rows = track.rows
-    #: The place of the last row of each worker.
+    #: Index of each worker's last row.
     last = {row[0]: place for place, row in enumerate(rows)}
     while track.batches:
         ended, worker, chunks, durations_s = track.batches.popleft()
         layers = numbers[np.asarray(chunks)]
-        # What was reported together was computed one after the other.
+        # Chunks of one report ran one after the other.
         ends = ended - sum(durations_s) + np.cumsum(durations_s)
         begins = [0, *(np.flatnonzero(np.diff(layers)) + 1).tolist(), len(layers)]
         for begin, end in pairwise(begins):
@@ -239,7 +239,8 @@ def _digest(track: _Track) -> None:
             place = last.get(worker, -1)
             before = rows[place] if place >= 0 else None
             if before is not None and before[3] == layer and began - before[2] < _SAME_S:
-                # A busy engine hears of two batches at once, and the second then seems to begin before the first.
+                # A busy engine reads two batches at once, and the second then seems to start before the first
+                # ends.
                 rows[place] = (
                     worker,
                     min(before[1], began),

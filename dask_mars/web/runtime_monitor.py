@@ -1,4 +1,4 @@
-"""What a runtime of this process does, for the web service: one look at it serves all viewers for a while."""
+"""The state of a runtime for the web service: one snapshot serves all viewers for a while."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
     from dask_mars.engine.loop import Engine
     from dask_mars.runtimes import Runtime
 
-#: How often it is looked at the runtime, however many want to know; less often if that would take more of the
-#: processor than a part of this size, but at least so often.
+#: Shortest interval between snapshots in seconds, least multiple of a snapshot's processor time, and longest
+#: interval in seconds.
 _LOOK_S, _COSTS, _LONGEST_S = 0.5, 50.0, 2.0
-#: How long a look may find out which layers the chunks of a graph belong to; the next one goes on.
+#: Longest time for indexing chunks by layer in one snapshot, in seconds; the next one continues.
 _INDEX_S = 0.02
-#: How long it is waited for an engine that has no time.
+#: Longest wait for a busy engine, in seconds.
 _PATIENCE_S = 0.03
-#: How often the memory of processes is measured that are not measured for other reasons.
+#: Interval for measuring memory while the engine does not, in seconds.
 _MEASURE_S = 5.0
 _NO_TIME = "the engine takes in a graph, and has no time to say more"
 
 
 class RuntimeMonitor:
-    """Tells of one runtime; see `Monitor`.
+    """Monitor of one runtime; see `Monitor`.
 
     Parameters
     ----------
     runtime : Runtime
-        Which one.
+        The runtime.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -57,12 +57,12 @@ class RuntimeMonitor:
         self._recorder = Recorder(self._view)
 
     def revision(self) -> int:
-        """Return a number that grows with each change that an answer would show."""
+        """Return a number that grows with each visible change."""
         self._look()
         return self._revision
 
     def state(self) -> Json:
-        """Return workers, memory, and how many computations there are in each state."""
+        """Return workers, memory, and the number of computations in each state."""
         self._look()
         return {**self._state, "revision": self._revision}
 
@@ -78,26 +78,26 @@ class RuntimeMonitor:
         self._look()
         known = self._summaries.get(id)
         if known is None:
-            # It has begun since.
+            # It is newer than the snapshot.
             known = {**self._summary(record, ()), "revision": self._revision}
         layers = self._layers.get(id) or ()
         return {**known, "layers": [layer._asdict() for layer in layers]}
 
     def cancel(self, id: str) -> bool:
-        """Ask for the end of a computation; False if it is over already."""
+        """Cancel a computation; return False if it is over."""
         cancelled = self._find(id).cancel()
         self.look_again()
         return cancelled
 
     def error(self, id: str) -> Json:
-        """Return why a computation failed: ``type``, ``message``, ``traceback``; empty texts if it did not."""
+        """Return the error of a computation: ``type``, ``message``, ``traceback``; empty texts without one."""
         failure = self._find(id).failure
         if failure is None:
             return {"type": "", "message": "", "traceback": ""}
         return {"type": failure.type, "message": failure.message, "traceback": failure.traceback}
 
     def log(self, id: str) -> Json:
-        """Return the lines that a computation's tasks wrote, the oldest first."""
+        """Return the output lines of a computation's tasks, the oldest first."""
         lines, truncated = self._find(id).log
         return {
             "lines": [{"time": line.time_s, "stream": line.stream, "text": line.text} for line in lines],
@@ -105,13 +105,13 @@ class RuntimeMonitor:
         }
 
     def timeline(self, id: str) -> Json:
-        """Return when each worker ran tasks of which layer, as far as somebody was watching."""
+        """Return when each worker ran tasks of which layer, for recorded periods."""
         record = self._find(id)
         self._look()
         return self._recorder.timeline(record)
 
     def watch(self) -> None:
-        """Listen to the runtime's engine for a while, so that what happens from now on can be told later."""
+        """Record the engine's events for a while."""
         self._recorder.watch()
 
     def _view(self) -> EngineView | None:
@@ -119,11 +119,11 @@ class RuntimeMonitor:
         return None if engine is None else engine.view
 
     def look_again(self) -> None:
-        """Look anew at the next question: something has just been done."""
+        """Take a new snapshot at the next request, after a change."""
         self._look_s = -math.inf
 
     def close(self) -> None:
-        """Listen to the runtime's engine no more, until somebody asks again."""
+        """Stop recording the engine's events until the next request."""
         self._recorder.close()
 
     def graph(self, id: str, layer: str | None) -> Json:
@@ -159,7 +159,7 @@ class RuntimeMonitor:
         }
 
     def profile(self, id: str) -> Json:
-        """Return the time and memory that each layer took."""
+        """Return the time and memory of each layer."""
         self._find(id)
         self._look()
         return {
@@ -178,7 +178,7 @@ class RuntimeMonitor:
         }
 
     def explain(self, id: str | None, key: str | None) -> Json:
-        """Return why a computation, or all of them, or one chunk, does not go on, as rows of text."""
+        """Return why a computation, all of them, or one chunk waits, as rows of text."""
         explain = self._explain if id is None else self._find(id).explain
         try:
             if key is None:
@@ -194,13 +194,13 @@ class RuntimeMonitor:
         engine = self._runtime.running_engine()
         return "no workers are running" if engine is None else engine.explain(key, patience_s)
 
-    # -- looking ----------------------------------------------------------------------------------------------
+    # -- snapshots --------------------------------------------------------------------------------------------
 
     def _find(self, id: str) -> Record:
         return self._runtime.records.find(id)
 
     def _look(self) -> None:
-        """Look at the runtime, unless that was done just now."""
+        """Take a snapshot of the runtime, unless the last one is recent."""
         if time.monotonic() < self._look_s:
             return
         with self._lock:
@@ -219,7 +219,7 @@ class RuntimeMonitor:
             self._look_s = time.monotonic() + max(_LOOK_S, min(_COSTS * cost_s, _LONGEST_S))
 
     def _look_at_computations(self) -> bool:
-        """Renew the summaries of what has changed, and forget what the runtime has forgotten."""
+        """Update the summaries of changed computations, and drop those that the runtime no longer keeps."""
         found: dict[str, Json] = {}
         revision = self._revision + 1
         has_changed = False
@@ -230,7 +230,7 @@ class RuntimeMonitor:
                 found[id] = before
                 continue
             self._recorder.link(record)
-            # In this order: what is over has been counted for the last time.
+            # In this order, the last counts of an ended computation are final.
             is_over = record.is_over
             self._look_at_layers(record, is_over)
             now = self._summary(record, self._layers.get(id, ()))
@@ -270,7 +270,7 @@ class RuntimeMonitor:
         }
 
     def _workers_of(self, engine: Engine) -> list[Json]:
-        # When it takes in a large graph, its workers are as they were.
+        # While the engine takes in a large graph, the last state of its workers is used.
         with contextlib.suppress(TimeoutError):
             self._workers = [
                 {**worker, "running": None if worker["running"] is None else str(worker["running"])}
@@ -290,11 +290,11 @@ class RuntimeMonitor:
         try:
             state["workers"] = self._workers_of(engine)
             if not counts["running"] and time.monotonic() - self._measured_s >= _MEASURE_S:
-                # While something is computed the engine measures it all the time.
+                # During computations the engine measures its memory anyway.
                 self._measured_s = time.monotonic()
                 engine.memory()
         except MarsError:
-            # It is just ending.
+            # The engine is just ending.
             return state
         used, store = engine.view.memory(), engine.view.store()
         state["memory"] = {
@@ -320,7 +320,7 @@ _MEMORY = (
 
 
 def _keys_of(text: str) -> list[Any]:
-    """Return the keys that a text may stand for."""
+    """Return the keys that a text may mean."""
     found: list[Any] = [text]
     try:
         found.insert(0, ast.literal_eval(text))

@@ -1,4 +1,4 @@
-"""Who may ask for what: tokens, cookies, names of hosts, origins. It decides; the handlers ask."""
+"""Access control: tokens, cookies, names of hosts, origins. Handlers call it; it does no I/O."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from urllib.parse import urlsplit
 
-#: Bytes of a token that we make: 256 bits.
+#: Size of a generated token, in bytes: 256 bits.
 TOKEN_BYTES = 32
-#: What a token that somebody else has made needs at least.
+#: Smallest length of a token from the settings, in characters.
 LEAST_TOKEN_LENGTH = 32
-#: Methods that change nothing.
+#: Methods without side effects.
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-#: For clients behind proxies that keep ``Authorization`` to themselves, as JupyterHub's does.
+#: Header for clients behind proxies that do not forward ``Authorization``, such as JupyterHub's.
 TOKEN_HEADER = "X-Dask-Mars-Token"
-#: What only a script of our own page can add to a request that a cookie authenticates.
+#: Header that only scripts of our own page can add to a request that a cookie authenticates.
 CUSTOM_HEADER = "X-Dask-Mars"
 
 #: Names by which a browser reaches its own machine.
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
-#: Nothing that is not ours is loaded or asked. Notebooks on this machine may show the page in a frame.
+#: Allows only our own resources. Notebooks on this machine may show the page in a frame.
 CONTENT_SECURITY_POLICY = (
     "default-src 'self'; base-uri 'none'; form-action 'self'; object-src 'none'; "
     "frame-ancestors 'self' http://localhost:* http://127.0.0.1:*"
@@ -32,7 +32,7 @@ CONTENT_SECURITY_POLICY = (
 
 
 class Access(IntEnum):
-    """What somebody may do; each includes those before it."""
+    """Levels of access; each includes those before it."""
 
     NONE = 0
     VIEW = 1
@@ -40,14 +40,14 @@ class Access(IntEnum):
 
 
 class Refused(Exception):
-    """A request that is not answered.
+    """A refused request.
 
     Attributes
     ----------
     status : int
-        Of HTTP.
+        Status of HTTP.
     detail : str
-        What is wrong, and what to do about it.
+        The reason, and what to do.
     """
 
     def __init__(self, status: int, detail: str) -> None:
@@ -58,22 +58,22 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Security:
-    """What a server lets whom do.
+    """The access rules of a server.
 
     Attributes
     ----------
     token : str or None
-        Who shows this may do everything.
+        Token for full access.
     view_token : str or None
-        Who shows this may look.
+        Token for reading.
     anyone : Access
-        What may be done without either.
+        Access without a token.
     hosts : frozenset of str or None
-        Names by which the server may be called, without ports. Others are the doing of somebody who has had their
-        own name lead to this machine, so that a browser takes our answers for theirs. None for any name.
+        Accepted names of the server, without ports. Another name may be an attacker's that resolves to this
+        machine, so that a browser treats our answers as the attacker's. None for any name.
     checks_origin : bool
-        Whether pages of other origins are refused whatever they show. A proxy that changes the name of the host
-        makes our own page look like one.
+        Whether to refuse requests of pages from other origins, even with a token. Behind a proxy that changes the
+        name of the host our own page would look like one.
     """
 
     token: str | None = field(default=None, repr=False)
@@ -94,15 +94,15 @@ class Security:
 
     @property
     def cookie(self) -> str:
-        """Name of the cookie: browsers send cookies of one host to all its ports."""
+        """Name of the cookie, unique for the token: browsers send cookies of one host to all its ports."""
         return "dask-mars-" + hashlib.sha256((self.token or self.view_token or "").encode()).hexdigest()[:16]
 
     def access_by(self, token: str | None) -> Access:
-        """Return what a token opens."""
+        """Return the access of a token."""
         if token is None:
             return Access.NONE
         found = Access.NONE
-        # Both are compared whatever comes of the first, so that the time tells nothing.
+        # Both are compared in any case, so that the time tells nothing.
         for ours, access in ((self.view_token, Access.VIEW), (self.token, Access.FULL)):
             if ours is not None and hmac.compare_digest(ours.encode(), token.encode("utf-8", "replace")):
                 found = access
@@ -117,26 +117,25 @@ class Security:
         query_token: str | None = None,
         from_own_user: bool = False,
     ) -> Access:
-        """Return what a request may do.
+        """Return the access of a request.
 
         Parameters
         ----------
         method : str
-            Of the request, in capitals.
+            Method, in capitals.
         headers : mapping
-            Of the request. Names must be found in any case.
+            Headers, case-insensitive.
         cookies : mapping
-            Of the request.
+            Cookies.
         query_token : str, optional
-            A token in the address, where that is allowed.
+            Token in the address, if the route accepts one.
         from_own_user : bool, optional
-            It came by a socket that leads to nobody but the server's own user.
+            Whether it came by a socket that only the server's own user can connect to.
 
         Raises
         ------
         Refused
-            401 without a token that opens anything, 403 for hosts and origins that are not ours and for methods
-            that need more than was shown.
+            401 without a valid token, 403 for foreign hosts and origins and for methods that need more access.
         """
         if from_own_user:
             return Access.FULL
@@ -194,7 +193,7 @@ def host_name(host: str) -> str:
 
 
 def is_local(address: str) -> bool:
-    """Say whether nobody but this machine reaches an address.
+    """Return whether only this machine reaches an address.
 
     >>> is_local("127.0.0.1"), is_local("localhost"), is_local("0.0.0.0")
     (True, True, False)
@@ -206,5 +205,5 @@ def is_local(address: str) -> bool:
 
 
 def _is_plain(token: str) -> bool:
-    """Say whether a token can stand in a header and in a cookie as it is."""
+    """Return whether a token needs no quoting in a header and in a cookie."""
     return all(letter.isascii() and (letter.isalnum() or letter in "-._~+/=") for letter in token)

@@ -1,4 +1,4 @@
-"""A server in a thread of the user's process: looks at a runtime, and cancels."""
+"""A server in a thread of the user's process, for viewing and cancelling a runtime's computations."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from dask_mars.web.sockets import bind_tcp, bind_unix, encryption, write_connect
 if TYPE_CHECKING:
     from dask_mars.runtimes import Runtime
 
-#: Threads that ask the monitor.
+#: Threads for calls of the monitor.
 _ASKING = 2
-#: How long the thread gets to begin and to end, in seconds.
+#: Longest wait for the thread's start and end, in seconds.
 _PATIENCE_S = 10.0
 _servers: weakref.WeakSet[Server] = weakref.WeakSet()
 
 
 class Server:
-    """The API and the page, for somebody who looks at this process's computations.
+    """Serves the API and the page for this process's computations.
 
-    It lives in a thread of its own until it is closed, at the latest with the interpreter. `serve` makes one.
+    It has a thread of its own until it is closed, at the latest with the interpreter. `serve` creates one.
 
     Attributes
     ----------
     url : str
-        Where it is, without a token.
+        Its address, without a token.
     token, view_token : str or None
-        What opens everything, and what lets look. Without a token none is needed: by a unix socket.
+        Tokens for full access, and for reading; None for a unix socket, which needs none.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Server:
         return self.url if self.token is None else f"{self.url}?token={self.token}"
 
     def close(self) -> None:
-        """Hang up, and end the thread."""
+        """Close all connections, and end the thread."""
         with self._lock:
             if self._closed:
                 return
@@ -100,7 +100,7 @@ class Server:
         _servers.discard(self)
         loop, ending = self._loop, self._ending
         if loop is not None and ending is not None:
-            # It may have ended by itself.
+            # The loop may have ended by itself.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(ending.set)
         if threading.current_thread() is not self._thread:
@@ -136,7 +136,7 @@ class Server:
             executor.shutdown(wait=True, cancel_futures=True)
 
     def _abandon(self) -> None:
-        """In a forked process: close what is the parent's."""
+        """Close the parent's sockets in a forked process."""
         self._closed = True
         self._lock = threading.Lock()
         atexit.unregister(self.close)
@@ -178,37 +178,37 @@ def serve(
     connection_file: str | os.PathLike[str] | None = None,
     on_close: Callable[[Server], Any] | None = None,
 ) -> Server:
-    """Show what a monitor knows, until the server is closed.
+    """Serve the data of a monitor until the server is closed.
 
     Parameters
     ----------
     monitor : Monitor
-        What to show.
+        The monitor.
     port : int, optional
-        Default: any that is free.
+        Default: any free port.
     address : str, optional
-        Of the interface. Others than this machine's own need `certfile` or `behind_proxy`.
+        Address of the interface. Other addresses than this machine's own need `certfile` or `behind_proxy`.
     socket_path : path, optional
-        Listen at a unix socket instead of a port: for this user alone, who needs no token.
+        Listen on a unix socket instead of a port: only for this user, who needs no token.
     token, view_token : str, optional
-        What opens everything, and what lets look. Default: ``dask-mars.web.token`` and ``view-token``, else two
-        new ones of 256 bits.
+        Tokens for full access, and for reading. Default: ``dask-mars.web.token`` and ``view-token``, else two new
+        ones of 256 bits.
     hosts : iterable of str, optional
         Names by which browsers may call it, besides its address and those of ``dask-mars.web.hosts``.
     certfile, keyfile : path, optional
-        To encrypt what is said.
+        Certificate and key for encryption.
     behind_proxy : bool, optional
-        A proxy stands before it, which sees to encryption and to names of hosts.
+        Whether it is behind a proxy, which handles encryption and names of hosts.
     connection_file : path, optional
-        Where to write the address and the tokens for other programs of this user's (mode 0600). It goes with the
+        File for the address and the tokens, for other programs of this user (mode 0600). It is removed with the
         server.
     on_close : callable, optional
-        Called with the server when it has been closed.
+        Called with the closed server.
 
     Raises
     ------
     ValueError
-        The address is not this machine's own and nothing encrypts, or a token is too short.
+        The address is not this machine's own and the connection not encrypted, or a token is too short.
     OSError
         It cannot listen there.
     """
@@ -252,7 +252,7 @@ def serve(
 
 
 def host_names(address: str, more: Iterable[str] = ()) -> frozenset[str]:
-    """Return the names by which browsers may call who listens at an address.
+    """Return the names by which browsers may call a server at an address.
 
     >>> sorted(host_names("10.0.0.2", ["Mars.example.org"]))
     ['10.0.0.2', 'mars.example.org']
@@ -266,12 +266,12 @@ def host_names(address: str, more: Iterable[str] = ()) -> frozenset[str]:
 
 
 def serve_runtime(runtime: Runtime, on_close: Callable[[Server], None] | None = None, **options: Any) -> Server:
-    """Show what a runtime does: what `Runtime.serve` calls.
+    """Serve the data of a runtime; `Runtime.serve` calls this.
 
     Parameters
     ----------
     runtime : Runtime
-        What to show.
+        The runtime.
     on_close : callable, optional
         As for `serve`.
     **options
@@ -282,7 +282,7 @@ def serve_runtime(runtime: Runtime, on_close: Callable[[Server], None] | None = 
     monitor = RuntimeMonitor(runtime)
 
     def close(server: Server) -> None:
-        # Nobody asks it any more.
+        # The monitor need not record events any longer.
         monitor.close()
         if on_close is not None:
             on_close(server)

@@ -1,4 +1,4 @@
-"""Asks a monitor on behalf of all viewers: each question once at a time, and no more often than it pays."""
+"""Shares the answers of a monitor among all viewers, and limits the frequency of its calls."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ from typing import Any
 from dask_mars.web.api import LongPoll, Problem
 from dask_mars.web.monitor import Json, Monitor
 
-#: How often somebody who waits for news looks whether there are any.
+#: Poll interval for news while a request waits, in seconds.
 _LOOK_S = 0.05
-#: For how long an answer is good: so many times the time that it took, which bounds what viewers take of the
-#: processor, but within limits.
+#: Lifetime of an answer as a multiple of its duration, which limits the processor time for viewers, and its bounds
+#: in seconds.
 _COSTS, _SHORTEST_S, _LONGEST_S = 20.0, 0.05, 2.0
-#: How long it is waited for an answer where there is one of before, and how old that may be: the process may be
-#: busy with what is looked at.
+#: Longest wait for a new answer if there is an old one, and largest age of the old one, in seconds: the process
+#: may be busy with the computation itself.
 _PATIENCE_S, _OLDEST_S = 0.04, 5.0
-#: Answers that are kept.
+#: Most kept answers.
 _KEPT = 64
-#: Requests that may wait at once.
+#: Most waiting requests.
 MOST_WAITING = 400
 
 
 @dataclass(slots=True)
 class _Kept:
-    """An answer, or who asks for it."""
+    """An answer, or the running call for it."""
 
     answer: asyncio.Task[Any]
     begun: float
     good_until: float = 0.0
-    #: The answer of before, and when it was asked for.
+    #: The previous answer, and the time of its call.
     before: tuple[Any, float] | None = None
 
 
 class Snapshots:
-    """The answers of a monitor, shared by all who ask, in an event loop.
+    """The answers of a monitor, shared by all requests of an event loop.
 
     Parameters
     ----------
     monitor : Monitor
-        Whom to ask.
+        The monitor.
     executor : Executor, optional
-        Where. By default in the event loop, for monitors of what lives there.
+        Where to call the monitor. Default: the event loop, for monitors of objects that live there.
     """
 
     def __init__(self, monitor: Monitor, executor: Executor | None = None) -> None:
         self.monitor = monitor
         self._executor = executor
-        #: The latest last.
+        #: Answers by question, the latest last.
         self._kept: dict[tuple[Any, ...], _Kept] = {}
         self._waiting = 0
         #: Set, and replaced, when there is news.
@@ -62,13 +62,13 @@ class Snapshots:
         self._looking: asyncio.Task[None] | None = None
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function where the monitor may be asked."""
+        """Call a function in the monitor's executor."""
         if self._executor is None:
             return function(*arguments)
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
 
     async def ask(self, name: str, *arguments: Any) -> Any:
-        """Return what a method of the monitor says, or has said just before."""
+        """Return the result of a monitor's method, or a recent one."""
         return await _soon(self._asked((name, *arguments)))
 
     def _asked(self, question: tuple[Any, ...]) -> _Kept:
@@ -85,12 +85,12 @@ class Snapshots:
         return kept
 
     def forget(self, *question: Any) -> None:
-        """Ask anew from now on: something has just been done.
+        """Drop answers after a change, so that the next requests call the monitor.
 
         Parameters
         ----------
         *question : optional
-            Name of a method and its arguments, if only what that says is another now.
+            Name and arguments of a method, if only its result has changed.
         """
         if question:
             self._kept.pop(question, None)
@@ -99,12 +99,12 @@ class Snapshots:
         self._wake()
 
     async def poll(self, poll: LongPoll, name: str, *arguments: Any) -> Json:
-        """Return what a method says once its revision is another than the one that is known, or time is up.
+        """Return a method's result once its revision differs from the known one, or at the end of the wait.
 
         Raises
         ------
         Problem
-            503 if too many wait already.
+            503 if too many requests wait already.
         """
         deadline = time.monotonic() + poll.wait_s
         kept = self._asked((name, *arguments))
@@ -122,7 +122,7 @@ class Snapshots:
                 if left_s <= 0:
                     break
                 if self._news_at > kept.begun:
-                    # There is news, which the answer may not have.
+                    # There is news that the answer may lack.
                     await asyncio.sleep(min(max(kept.good_until - time.monotonic(), 0.0), left_s))
                 else:
                     await self._wait_for_news(left_s)
@@ -135,13 +135,13 @@ class Snapshots:
     async def _wait_for_news(self, most_s: float) -> None:
         if self._news is None:
             self._news = asyncio.Event()
-        # Not by `wait_for`, which forgets that who waits has gone if there is news at that moment (Python 3.11).
+        # Not `wait_for`: in Python 3.11 it can miss a cancellation that coincides with the event.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(most_s):
                 await self._news.wait()
 
     async def _look(self) -> None:
-        """Wake those who wait when there is news, as long as anybody does."""
+        """Wake waiting requests when there is news, while there are any."""
         known = None
         try:
             while self._waiting:
@@ -161,14 +161,14 @@ class Snapshots:
 
 
 async def _soon(kept: _Kept) -> Any:
-    """Return an answer, or that of before if it takes long."""
+    """Return an answer, or the previous one if the new one takes long."""
     if kept.before is not None and not kept.answer.done():
         before, asked_s = kept.before
         if time.monotonic() - asked_s < _OLDEST_S:
             done, _ = await asyncio.wait({kept.answer}, timeout=_PATIENCE_S)
             if not done:
                 return before
-    # Who goes away does not take the answer from others.
+    # A cancelled request must not cancel the answer for others.
     return await asyncio.shield(kept.answer)
 
 
@@ -179,11 +179,11 @@ def _answer_of(kept: _Kept | None) -> tuple[Any, float] | None:
 
 
 def _answered(kept: _Kept, answer: asyncio.Task[Any]) -> None:
-    """Note for how long an answer is good."""
+    """Set the lifetime of an answer."""
     now = time.monotonic()
     kept.good_until = now + min(max(_COSTS * (now - kept.begun), _SHORTEST_S), _LONGEST_S)
     if not answer.cancelled():
-        # Nobody may be left to take it, of which asyncio would complain.
+        # Without any waiting request asyncio would complain about the unread exception.
         answer.exception()
 
 

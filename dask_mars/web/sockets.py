@@ -1,4 +1,4 @@
-"""Where a server listens: a unix socket in a directory of its user, or a port; and the file that says so."""
+"""Listening sockets: a unix socket in a private directory, or a port; and the connection file."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from typing import Any
 from dask_mars.web.security import is_local
 
 _BACKLOG = 1024
-#: What the kernel takes of the path of a unix socket, less its end.
+#: Longest path of a unix socket in the kernel, in bytes, without the terminating zero.
 _LONGEST_PATH = 103
 
 
 def private_directory(path: Path) -> Path:
-    """Return a directory that nobody else may enter, making it if need be.
+    """Return a directory that only this user may enter, creating it if necessary.
 
     Raises
     ------
     PermissionError
-        It is somebody else's, or others may enter it.
+        It belongs to another user, or others may enter it.
     OSError
-        It cannot be made.
+        It cannot be created.
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def bind_unix(path: Path) -> socket.socket:
     if path.is_socket():
         if _answers(path):
             raise OSError(f"another server listens at {path}")
-        # Its server was killed.
+        # The previous server was killed.
         path.unlink()
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -82,7 +82,7 @@ def _answers(path: Path) -> bool:
         except (ConnectionRefusedError, FileNotFoundError):
             return False
         except OSError:
-            # Who is too busy to take us is there.
+            # A server that is too busy to accept exists.
             return True
         return True
 
@@ -95,22 +95,22 @@ def bind_tcp(address: str, port: int, *, is_protected: bool) -> socket.socket:
     address : str
         Name or number of an interface of this machine.
     port : int
-        0 for any that is free.
+        0 for any free port.
     is_protected : bool
-        Whether what is said there is encrypted, by us or by a proxy.
+        Whether connections are encrypted, by us or by a proxy.
 
     Raises
     ------
     ValueError
-        Others could listen in, as the address is not this machine's own; or there is no such port.
+        Others could read the traffic, as the address is not this machine's own; or the port is invalid.
     OSError
-        The port is somebody else's, or there is no such address.
+        The port is in use, or the address does not exist.
     """
     if type(port) is not int or not 0 <= port < 1 << 16:
         raise ValueError(f"a port is a whole number from 0 (any that is free) to 65535, and not {port!r}")
     if not is_local(address) and not is_protected:
         raise ValueError(
-            f"{address!r} can be reached from elsewhere, and whoever listens in would read the token: "
+            f"{address!r} can be reached from elsewhere, and a listener on the network would read the token: "
             "give certfile, or behind_proxy=True if a proxy encrypts"
         )
     try:
@@ -135,14 +135,14 @@ def bind_tcp(address: str, port: int, *, is_protected: bool) -> socket.socket:
 
 
 def encryption(certfile: str | os.PathLike[str], keyfile: str | os.PathLike[str] | None) -> ssl.SSLContext:
-    """Return what encrypts connections to a server.
+    """Return the encryption context of a server.
 
     Raises
     ------
     ValueError
         The files have no certificate, or not its key.
     OSError
-        They cannot be read.
+        The files cannot be read.
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
@@ -154,9 +154,9 @@ def encryption(certfile: str | os.PathLike[str], keyfile: str | os.PathLike[str]
 
 
 def write_connection_file(path: Path, facts: dict[str, Any]) -> None:
-    """Write how to connect, tokens included, for the server's user alone.
+    """Write address and tokens to a file that only this user can read.
 
-    It is there whole or not at all, and is never readable by others, whatever the umask.
+    It is replaced atomically, and is private under any umask.
     """
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:

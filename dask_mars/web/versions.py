@@ -1,4 +1,4 @@
-"""The versions that whoever pickles and whoever reads pickles must have in common."""
+"""Versions that must be equal in the processes that pickle and unpickle."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from dask_mars.version import __version__
 
 
 def versions() -> dict[str, str]:
-    """Return them by the names of what they are of."""
+    """Return the versions by package."""
     python = ".".join(platform.python_version_tuple()[:2])
     return {"dask_mars": __version__, "dask": dask.__version__, "python": python}

@@ -1,8 +1,8 @@
-"""The layout of what is submitted to a service and of the results it keeps: a JSON header, then frames.
+"""The format of submissions to a service and of its results: a JSON header, then frames.
 
-Both are the same in files and in bodies of requests: eight bytes (a mark and the header's length), the header, and
-the frames that it gives the sizes of. The frames are a pickle and the buffers that were taken out of it. A header
-says all that the front of a service has to know, which never reads a pickle.
+It is the same in files and in bodies of requests: eight bytes (a mark and the header's length), the header, and
+the frames, whose sizes are in the header. The frames are a pickle and its out-of-band buffers. The header has all
+facts for the front of a service, which never unpickles.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-#: How submissions and results begin; another layout gets another mark.
+#: First bytes of submissions and results; another format gets another mark.
 MARK = b"DMW1"
 _PREFIX = struct.Struct("<4sI")
 PREFIX_BYTES = _PREFIX.size
-#: Headers are small: names, versions and sizes, and small results as JSON.
+#: Longest header, in bytes: it has only names, versions and sizes, and small results as JSON.
 HEADER_LIMIT_BYTES = 1 << 20
-#: The media type of a submission and of a result.
+#: Media type of a submission and of a result.
 MEDIA_TYPE = "application/vnd.dask-mars"
-#: The longest name of a computation.
+#: Longest name of a computation, in characters.
 _NAME_LIMIT = 500
-#: What a submission can be: a collection, or a graph with the keys that are wanted, as Dask calls schedulers.
+#: Kinds of submissions: a collection, or a graph with its requested keys, as for a scheduler.
 KINDS = ("collection", "graph")
-#: What may be said about how to compute.
+#: Options of a submission.
 _OPTIONS = ("num_workers", "retries")
-#: No file is larger: sizes of frames are less than this.
+#: Limit for the sizes of frames, in bytes: no file is larger.
 _SIZE_LIMIT_BYTES = 1 << 63
 _QUOTES = "'\""
-#: What is told of a value that is refused, however long it is and however deep.
+#: Shortens refused values in messages.
 _brief = reprlib.Repr()
 _brief.maxstring = _brief.maxother = 60
 
 
 class BadBody(ValueError):
-    """A body that no service takes.
+    """A body that a service refuses.
 
     Attributes
     ----------
     status : int
-        The status of the HTTP answer.
+        Status of the HTTP answer.
     """
 
     def __init__(self, status: int, message: str) -> None:
@@ -56,20 +56,20 @@ class BadBody(ValueError):
 
 @dataclass(frozen=True)
 class Submission:
-    """The header of what is to be computed.
+    """The header of a submission.
 
     Attributes
     ----------
     kind : str
         One of `KINDS`.
     frames : tuple of int
-        The sizes of the pickle and of its buffers, in bytes.
+        Sizes of the pickle and of its buffers, in bytes.
     versions : dict
-        Versions of what the pickle was made with, which have to be those of the service.
+        Versions of packages in the pickling process, which must be those of the service.
     name : str
-        What the user calls it.
+        The user's name for the computation.
     options : dict
-        ``num_workers`` and ``retries``, as `dask_mars.get` takes them.
+        ``num_workers`` and ``retries``, as for `dask_mars.get`.
     """
 
     kind: str
@@ -79,12 +79,12 @@ class Submission:
     options: dict[str, int] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """Return the bytes that come before the frames."""
+        """Return the bytes before the frames."""
         return encode_header(vars(self))
 
 
 def encode_header(header: Mapping[str, Any]) -> bytes:
-    """Return the bytes that come before the frames.
+    """Return the bytes before the frames.
 
     Raises
     ------
@@ -98,12 +98,12 @@ def encode_header(header: Mapping[str, Any]) -> bytes:
 
 
 def header_bytes(prefix: bytes) -> int:
-    """Return the length of the header that follows the first `PREFIX_BYTES`.
+    """Return the length of the header after the first `PREFIX_BYTES`.
 
     Raises
     ------
     BadBody
-        That is no such beginning.
+        The prefix is invalid.
     """
     if len(prefix) < PREFIX_BYTES:
         raise BadBody(400, "the body ends before its header")
@@ -116,12 +116,12 @@ def header_bytes(prefix: bytes) -> int:
 
 
 def decode_header(text: bytes) -> dict[str, Any]:
-    """Return a header, with the sizes of its frames checked.
+    """Return a header, after checking the sizes of its frames.
 
     Raises
     ------
     BadBody
-        It is none.
+        The header is invalid.
     """
     try:
         header = json.loads(text)
@@ -155,22 +155,22 @@ def decode_submission(text: bytes, versions: Mapping[str, str], size_bytes: int)
     Parameters
     ----------
     text : bytes
-        The header's.
+        The header.
     versions : mapping
-        Those of this service.
+        Versions of this service.
     size_bytes : int
-        The size of the whole body.
+        Size of the whole body.
 
     Raises
     ------
     BadBody
-        It is none, it was made with other versions, or the body has another size than it says.
+        The header is invalid, the versions differ, or the body has another size than the header states.
     """
     header = decode_header(text)
     kind, name, options = header.get("kind"), header.get("name", ""), header.get("options", {})
     if kind not in KINDS:
         raise BadBody(400, f"the body is to be of the kind {' or '.join(KINDS)}, not {_brief.repr(kind)}")
-    # JSON may have halves of characters, which no database and no other encoding takes.
+    # JSON may contain unpaired surrogates, which no database and no other encoding accepts.
     if not isinstance(name, str) or len(name) > _NAME_LIMIT or not _is_text(name):
         raise BadBody(400, f"a name is text of at most {_NAME_LIMIT} characters")
     if not isinstance(options, dict) or not set(options) <= set(_OPTIONS):
@@ -196,7 +196,7 @@ def _check_versions(given: Any, versions: Mapping[str, str]) -> None:
 
 
 def offsets(header_size_bytes: int, frames: Iterable[int]) -> list[int]:
-    """Return where each frame begins.
+    """Return the position of each frame.
 
     Examples
     --------
@@ -219,14 +219,14 @@ class ByteRange:
 
 
 def parse_range(text: str | None, size_bytes: int) -> ByteRange | None:
-    """Return the part of a body that a ``Range`` header asks for, None if it is to be sent whole.
+    """Return the part of a body that a ``Range`` header requests, None for the whole body.
 
-    Several ranges, other units and what cannot be read are passed over, as RFC 9110 says.
+    Several ranges, other units and invalid headers are ignored, as RFC 9110 requires.
 
     Raises
     ------
     BadBody
-        The range lies behind the end.
+        The range begins after the end.
 
     Examples
     --------
@@ -252,7 +252,7 @@ def parse_range(text: str | None, size_bytes: int) -> ByteRange | None:
 
 
 def accepted(accept: str | None, offered: Sequence[str]) -> str | None:
-    """Return the media type that an ``Accept`` header likes best of those offered, the first if it says nothing.
+    """Return the offered media type that an ``Accept`` header prefers, the first without a preference.
 
     Examples
     --------

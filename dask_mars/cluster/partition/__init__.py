@@ -1,4 +1,4 @@
-"""Cuts a chunk graph into subtasks, and gives each to a host.
+"""Cuts a chunk graph into subtasks, and assigns each to a host.
 
 It is pure, as `scheduler` is. It knows hosts as numbers with slots and bytes, and nothing of Dask's workers. Begin
 with `subtasks`.

@@ -1,9 +1,8 @@
-"""Consistent hashing: which host has what, so that little moves when hosts come or go.
+"""Consistent hashing, so that few keys move when hosts come or go.
 
-Every host scores every key, whatever other hosts there are, and a key goes to the host whose score is highest:
-rendezvous hashing. A host that goes takes nothing with it but its own keys, and one that comes gets keys from all.
-Left to the scores alone some hosts would get twice as much as others; so each takes its share and no more, and the
-highest scores come first.
+This is rendezvous hashing: every host scores every key, independently of other hosts, and the key goes to the host
+with the highest score. A lost host's keys go to the others, and a new host takes keys from all. Scores alone would
+give some hosts twice as many keys as others; so each host gets at most its share, the highest scores first.
 
 Pure.
 """
@@ -28,13 +27,13 @@ def share_out(
     Parameters
     ----------
     keys : sequence of str
-        What is to be placed; equal keys have equal scores.
+        The keys to place; equal keys have equal scores.
     names : mapping
-        By host, what stands for it in hashes: the same each time that the host joins a cluster.
+        Name of each host for hashing: the same each time that the host joins a cluster.
     slots : mapping
-        How many things each host does at the same time, by host. Shares are in proportion to that.
+        Concurrent subtasks of each host. Shares are in proportion to them.
     loads : mapping, optional
-        How many keys hosts have already.
+        Number of keys that hosts have already.
 
     Returns
     -------
@@ -58,9 +57,9 @@ def share_out(
 
 
 def score(key: str, name: str, weight: float) -> float:
-    """Return how much a host of a weight wants a key; of a key's hosts the one with the highest score has it.
+    """Return the score of a key at a host; the host with the highest score gets the key.
 
-    Among hosts without a limit each gets keys in proportion to its weight.
+    Without limits each host gets keys in proportion to its weight.
     """
     drawn, _ = mmh3.hash64(f"{name}\0{key}".encode(errors="surrogatepass"), signed=False)
     # In the open interval from 0 to 1: the logarithm is finite and not zero.

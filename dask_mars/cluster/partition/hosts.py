@@ -1,10 +1,10 @@
-"""Gives the chunks of a graph to hosts.
+"""Assigns the chunks of a graph to hosts.
 
-Within a host any worker will do, but between hosts data travel. Chunks whose inputs lie at hosts follow these. All
-others are divided into parts whose chunks meet again soon, and parts go to hosts by consistent hashing: so the
-same data are at the same host when a computation is repeated, and little moves when a host has come or gone. Where
-neighbouring parts exchange much, as in a rechunk, that would cost more than it is worth: there each host gets one
-large part.
+Within a host any worker will do, but between hosts data travel. Chunks with inputs on hosts follow these. All
+others are divided into parts whose chunks soon have common readers, and parts go to hosts by consistent hashing: a
+repeated computation finds the same data on the same hosts, and little moves when a host comes or goes. Where
+neighbouring parts exchange much data, as in a rechunk, hashing would cost too much: there each host gets one large
+part.
 
 Pure.
 """
@@ -26,32 +26,32 @@ from dask_mars.cluster.partition.subtasks import (
 from dask_mars.scheduler.assigner import GraphProgress, Traversal, assign
 from dask_mars.scheduler.events import CLIENT, GraphPlan
 
-#: There are at least so many parts, so that small clusters of any size have the same ones, and for larger clusters
-#: so many for the slowest host, so that shares can be in proportion to slots.
+#: Fewest parts, so that small clusters of any size have the same ones; and fewest parts of the slowest host, so
+#: that shares can be in proportion to slots.
 MIN_PARTS = 64
 PARTS_PER_HOST = 8
-#: At most so many are there at all: each is scored by each host.
+#: Most parts: each host scores each of them.
 MAX_PARTS = 4096
-#: Hashing may move so many times the bytes that one large part for each host would, and as many more as are moved
-#: in this share of the time that the graph takes one slot.
+#: Allowed transfer of hashing: this multiple of the bytes for one large part per host, plus the bytes that travel
+#: in this share of the graph's time on one slot.
 _MORE_BYTES = 1.1
 _SHARE_OF_TIME = 0.005
-#: More bytes are moved if that makes a computation at least so much shorter, to this share of its time.
+#: Hashing may transfer more if it shortens the computation to this share of its time.
 _FASTER = 0.8
-#: So many pieces of a chunk of unknown size are thought to be more than the chunk.
+#: Number of pieces of a chunk of unknown size that count as larger than the chunk.
 _MANY_PIECES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """Where chunks can be computed.
+    """Slots and names of hosts.
 
     Attributes
     ----------
     slots : mapping
-        How many subtasks each host computes at the same time, by host.
+        Concurrent subtasks of each host.
     names : mapping
-        By host, what stands for it in hashes: the same each time that the host joins a cluster.
+        Name of each host for hashing: the same each time that the host joins a cluster.
     """
 
     slots: Mapping[int, int]
@@ -78,24 +78,24 @@ def place_on_hosts(
     key_of : callable
         Returns the key of a chunk.
     traversal : {"breadth-first", "depth-first"}, optional
-        In which order chunks are searched that meet again soon.
+        Order of the search for chunks with common readers.
     allowed : mapping, optional
-        Hosts that the user allows for a chunk, at least one, for chunks of which that was said.
+        For restricted chunks, the hosts that the user allows, at least one.
     replica_bytes : mapping, optional
-        Of known chunks: the bytes that hosts hold of them, by host.
+        For known chunks, the bytes that each host holds.
     sizes : sequence of int, optional
-        Bytes of each chunk; by default what `estimate_bytes` says.
+        Bytes of each chunk; default: `estimate_bytes`.
 
     Returns
     -------
     list of int
-        By chunk, as `place` returns them.
+        Host of each chunk, as from `place`.
 
     Notes
     -----
-    The number of parts is mostly the same before and after a host comes or goes. Parts are known by the place of
-    their first chunk in its collection, and not by its name: so the blocks of one array go to the same hosts in
-    all computations that begin with them, whatever is made of them.
+    The number of parts is mostly the same before and after a host comes or goes. A part is identified by the
+    position of its first chunk in its collection, without the collection's name: so the blocks of an array go to
+    the same hosts in all computations that begin with them.
     """
     sizes = estimate_bytes(plan) if sizes is None else sizes
     slots = hosts.slots
@@ -110,13 +110,13 @@ def place_on_hosts(
     fair = _MORE_BYTES * moved + _SHARE_OF_TIME * sum(seconds) * BYTES_PER_S
     if moved_by_hash <= fair:
         return by_hash
-    # Parts that have as many chunks to begin with may have unlike amounts of work behind them.
+    # Parts with equally many initial chunks may lead to unequal work.
     faster = _slowest_s(by_hash, seconds, slots) + moved_by_hash / BYTES_PER_S
     return by_hash if faster < _FASTER * (_slowest_s(placed, seconds, slots) + moved / BYTES_PER_S) else placed
 
 
 def _slowest_s(placed: Sequence[int], seconds: Sequence[float], slots: Mapping[int, int]) -> float:
-    """Return how long the host takes that has most to do for its slots."""
+    """Return the time of the host with the most work for its slots."""
     loads = dict.fromkeys(slots, 0.0)
     for host, spent in zip(placed, seconds, strict=True):
         if host >= 0:
@@ -132,7 +132,7 @@ def _hashed(
     at_large: Mapping[int, int],
     allowed: Mapping[int, Collection[int]],
 ) -> dict[int, int]:
-    """Give initial chunks to hosts by the hash of their part; where the user has said something, as at large."""
+    """Assign initial chunks to hosts by the hash of their part; restricted ones keep their host."""
     assigned = {chunk: host for chunk, host in at_large.items() if chunk in allowed}
     count = _part_count(hosts.slots)
     parts: dict[int, list[int]] = {}
@@ -147,10 +147,10 @@ def _hashed(
 def _with_pieces_near(
     plan: GraphPlan, placed: Sequence[int], sizes: Sequence[int], allowed: Collection[int]
 ) -> list[int]:
-    """Have what is taken out of one chunk made where it is needed, if sending the chunk there is thought cheaper.
+    """Move pieces of a chunk to their readers' host, if sending the whole chunk is estimated to be cheaper.
 
-    Of a chunk of unknown size each piece may be as large as the chunk itself: so is the mean of a month, which is
-    taken out for each day of it. Many pieces are thought to be more than all of such a chunk.
+    A piece of a chunk of unknown size may be as large as the chunk, such as a monthly mean for each day; many
+    pieces count as more than the chunk.
     """
     declared = plan.declared_bytes
     wanted_at = [NO_HOST] * len(placed)
@@ -184,7 +184,7 @@ def _part_count(slots: Mapping[int, int]) -> int:
 
 
 def place_in_collection(key: Hashable) -> str:
-    """Return what a key says besides the name of its collection; all of it where there is nothing else."""
+    """Return a key without the name of its collection, or a key of one element as it is."""
     return repr(key[1:] if isinstance(key, tuple) and len(key) > 1 else key)
 
 

@@ -1,6 +1,6 @@
-"""Chooses the host of a subtask whose inputs are there: by their real sizes, by free memory, and by who is busy.
+"""Chooses the host of a subtask whose inputs are computed: by their real sizes, free memory, and load.
 
-What a host was planned for is an estimate: of bytes that nobody had seen, and of hosts that all go equally fast.
+The planned host is based on estimates of sizes, and on the assumption of equally fast hosts.
 
 Pure.
 """
@@ -10,23 +10,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-#: By how much another host has to be better than the planned one, which the plan has chosen for what comes after
-#: too: so many seconds, and such a share of the better one's.
+#: Advantage that another host needs over the planned one, which also suits later subtasks: in seconds, and as a
+#: share of the other host's time.
 _BETTER_BY_S = 0.02
 _BETTER_BY_SHARE = 0.25
 
 
 class HostState(NamedTuple):
-    """A host at the moment when a subtask is to be given to one.
+    """A host's state when a subtask is placed.
 
     Attributes
     ----------
     held_bytes : int
-        What it has of the subtask's inputs.
+        Bytes of the subtask's inputs that it has.
     busy_s : float
-        Seconds of estimated work that each of its slots has before it.
+        Estimated work in the queue of each of its slots, in seconds.
     free_bytes : int or None
-        What its store has room for in memory; None where that is not known.
+        Free bytes in its store; None if unknown.
     """
 
     held_bytes: int
@@ -40,19 +40,19 @@ def choose_host(planned: str, hosts: Mapping[str, HostState], input_bytes: int, 
     Parameters
     ----------
     planned : str
-        The host that it was planned for, one of those.
+        The planned host, one of `hosts`.
     hosts : mapping
-        The hosts that may have it, by name.
+        The allowed hosts, by name.
     input_bytes : int
-        What its inputs take together.
+        Bytes of all inputs together.
     bytes_per_s : float
-        What travels between hosts in a second.
+        Transfer rate between hosts.
 
     Returns
     -------
     str
-        The planned host, unless it has no room for the inputs that it lacks and another has, or another is done
-        with fetching and with what it has to do before much sooner.
+        The planned host, unless it has no room for its missing inputs and another has, or another would start the
+        subtask much sooner.
     """
 
     def missing_bytes(name: str) -> int:

@@ -1,11 +1,11 @@
 """Cuts a chunk graph into subtasks, each for one host.
 
-A host computes a subtask on its own, without a word to anybody: it gets the subtask's inputs and hands out its
-outputs. So subtasks must never wait for each other in circles. Each chunk has a *level*: that of its inputs, plus
-one where an input is at another host or its subtask has no room for the chunk. What depends on a subtask is
-therefore at the same level only if it is part of it, and whatever shares host and level may be put together.
+A host computes a subtask without communication: it gets the subtask's inputs and returns its outputs. So subtasks
+must never depend on each other in a cycle. Each chunk has a *level*: that of its inputs, plus one where an input
+is on another host or its subtask has no room for the chunk. A dependent of a subtask is therefore on the same
+level only if it is part of the subtask, and chunks of the same host and level may share a subtask.
 
-Pure, and linear in the graph, but for the ways within disjoint sets, which are as good as constant.
+Pure, and linear in the graph, but for the paths in disjoint sets, which are practically constant.
 """
 
 from __future__ import annotations
@@ -16,19 +16,17 @@ from dataclasses import dataclass
 from dask_mars.graph.ids import STAGE_LIMIT, subtask_id
 from dask_mars.scheduler.events import CLIENT, GraphPlan
 
-#: Stands for the host of chunks whose value is known.
+#: Host of chunks with known values.
 NO_HOST = -2
 
-#: Into how many subtasks the work of each slot is cut at least, if there are chunks enough: so there is something
-#: to do when some take longer than expected, and while data travel. There may be twice as many, since a subtask is
-#: rarely filled to the brim.
+#: Fewest subtasks for each slot, given enough chunks: a slot then has work while others take longer than
+#: estimated, or data travel. There may be twice as many, since subtasks are rarely full.
 SUBTASKS_PER_SLOT = 4
-#: Stands for what a chunk costs besides moving its bytes, and for how fast these are read and written. Only ratios
-#: matter where no time is the limit.
+#: Fixed cost of a chunk in seconds, and rate for its bytes. Without a time limit only ratios matter.
 _CHUNK_S = 0.0005
 BYTES_PER_S = 1e9
-#: What is taken for the size of each chunk of a graph of which nothing is declared: so much travels in a message,
-#: and next to no time is lost where it does. Subtasks go by real sizes once these are known.
+#: Size of each chunk of a graph without declared sizes, in bytes: small enough for a message, and cheap to move.
+#: Subtasks go by real sizes once these are known.
 _UNKNOWN_BYTES = 1 << 14
 
 
@@ -41,13 +39,13 @@ class Subtask:
     id : bytes
         Twelve bytes: the computation, the level as its stage, and the number of the subtask in the computation.
     host : int
-        Where it is to run; `CLIENT` for the user's own process.
+        The host to run it; `CLIENT` for the user's own process.
     chunks : tuple of int
-        Those that it computes, in the order of the graph.
+        Chunks that it computes, in the order of the graph.
     inputs : tuple of int
-        Those that it reads and does not compute, known ones included, in the order of the graph.
+        Chunks that it reads and does not compute, known ones included, in the order of the graph.
     outputs : tuple of int
-        Those of its chunks that others read or that the user asked for, in the order of the graph.
+        Its chunks that others read or that the user requested, in the order of the graph.
     """
 
     id: bytes
@@ -59,14 +57,14 @@ class Subtask:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """How much one subtask may hold.
+    """Limits of one subtask.
 
     Attributes
     ----------
     seconds : float
-        Estimated time of its chunks, added up.
+        Estimated total time of its chunks.
     bytes : float
-        Bytes of their results, added up.
+        Total size of their results.
     """
 
     seconds: float
@@ -88,25 +86,25 @@ def place(
     plan : GraphPlan
         The graph; each chunk's inputs have smaller ids than the chunk itself.
     initial : mapping
-        Hosts of chunks that were assigned before.
+        Hosts of chunks that are assigned already.
     hosts : collection of int
         All hosts.
     sizes : sequence of int, optional
-        Bytes of each chunk; by default what `estimate_bytes` says.
+        Bytes of each chunk; default: `estimate_bytes`.
     allowed : mapping, optional
-        Hosts that the user allows for a chunk, at least one, for chunks of which that was said.
+        For restricted chunks, the hosts that the user allows, at least one.
     replica_bytes : mapping, optional
-        Of known chunks: the bytes that hosts hold of them, by host.
+        For known chunks, the bytes that each host holds.
 
     Returns
     -------
     list of int
-        By chunk. `CLIENT` for those that must run in the user's process, `NO_HOST` for those whose value is known.
+        Host of each chunk: `CLIENT` for chunks of the user's process, `NO_HOST` for known values.
     """
     if not hosts:
         raise ValueError("chunks can be placed only if there are hosts")
     sizes = estimate_bytes(plan) if sizes is None else sizes
-    # Chunks that might have gone elsewhere. What follows from them goes where they are, and counts with them.
+    # Counts only chunks with a choice of host; others follow their inputs.
     loads = dict.fromkeys(sorted(hosts), 0)
     allowed, replica_bytes = allowed or {}, replica_bytes or {}
     placed: list[int] = []
@@ -129,7 +127,7 @@ def place(
 def _input_bytes_by_host(
     inputs: Sequence[int], placed: list[int], sizes: Sequence[int], replica_bytes: Mapping[int, Mapping[int, int]]
 ) -> dict[int, int]:
-    """Return the bytes that each host has of a chunk's inputs."""
+    """Return the bytes of a chunk's inputs on each host."""
     held: dict[int, int] = {}
     for source in inputs if len(inputs) < 2 else dict.fromkeys(inputs):
         host = placed[source]
@@ -142,7 +140,7 @@ def _input_bytes_by_host(
 
 
 def _most_bytes(held: Mapping[int, int], loads: Mapping[int, int], allowed: Collection[int]) -> int:
-    """Return the host that has most bytes of a chunk's inputs, among equals the one chosen least."""
+    """Return the host with most bytes of a chunk's inputs, among equals the least chosen one."""
     if len(held) == 1:
         host = next(iter(held))
         if host in allowed:
@@ -175,11 +173,11 @@ def moved_bytes(plan: GraphPlan, placed: Sequence[int], sizes: Sequence[int]) ->
 
 
 def estimate_bytes(plan: GraphPlan) -> list[int]:
-    """Return what each chunk is declared to take.
+    """Return the declared or estimated bytes of each chunk.
 
-    Where nothing is said, as of the pieces that a rechunk makes, it is what a chunk reads, divided among all that
-    read the same. Of one that reads nothing it is what others of the graph are declared to take in the mean. Where
-    nothing is declared all are alike.
+    A chunk without a declared size, as a piece of a rechunk, counts as its inputs, each divided among its readers.
+    One without inputs counts as the mean of the declared sizes. Without any declared size all chunks count the
+    same.
     """
     count = len(plan.inputs)
     declared: Sequence[int | None] = [None] * count if plan.declared_bytes is None else plan.declared_bytes
@@ -201,7 +199,7 @@ def estimate_bytes(plan: GraphPlan) -> list[int]:
 
 
 def estimate_seconds(plan: GraphPlan, sizes: Sequence[int]) -> list[float]:
-    """Return how long each chunk may take, by the bytes that it reads and writes; 0 for those that are known."""
+    """Return the estimated duration of each chunk, by the bytes it reads and writes; 0 for known values."""
     return [
         0.0 if operand < 0 else _CHUNK_S + (size + sum([sizes[source] for source in inputs])) / BYTES_PER_S
         for operand, size, inputs in zip(plan.operand_of, sizes, plan.inputs, strict=True)
@@ -218,7 +216,7 @@ def cut(
     limit: Capacity | None = None,
     kinds: Mapping[int, int] | None = None,
 ) -> list[Subtask]:
-    """Cut a graph into subtasks, none of which waits for itself by way of others.
+    """Cut a graph into subtasks without cycles between them.
 
     Parameters
     ----------
@@ -227,26 +225,26 @@ def cut(
     placed : sequence of int
         Host of each chunk, as `place` returns it.
     slots : mapping
-        How many subtasks each host runs at the same time, by host.
+        Concurrent subtasks of each host.
     task : int, optional
         Number of the computation.
     sizes, seconds : sequence, optional
-        Bytes of each chunk, and the time it takes; by default what `estimate_bytes` and `estimate_seconds` say.
+        Bytes and duration of each chunk; default: `estimate_bytes` and `estimate_seconds`.
     limit : Capacity, optional
-        The most that a subtask may hold in any case, unless a single chunk is more.
+        Upper limit for a subtask, except of a single chunk.
     kinds : mapping, optional
-        Of chunks that share a subtask with others of their kind only: the kind, which is not 0.
+        Kinds of chunks that share subtasks only with their kind, not 0.
 
     Returns
     -------
     list of Subtask
-        In an order in which each comes after all that it needs.
+        The subtasks, each after its inputs.
 
     Notes
     -----
-    Regions are connected: a chunk is put to its inputs, as far as there is room. Small regions share a subtask
-    with their neighbours in the graph's order, since a subtask costs the central scheduler about as much as a
-    hundred chunks cost a host.
+    Regions are connected: a chunk joins its inputs, as far as there is room. Small regions share a subtask with
+    their neighbours in the graph's order, since a subtask costs the central scheduler about as much as a hundred
+    chunks cost a host.
     """
     sizes = estimate_bytes(plan) if sizes is None else sizes
     seconds = estimate_seconds(plan, sizes) if seconds is None else seconds
@@ -261,7 +259,7 @@ def _capacity(
 ) -> Capacity:
     total = sum([spent for host, spent in zip(placed, seconds, strict=True) if host >= 0])
     count = SUBTASKS_PER_SLOT * max(sum(slots.values()), 1)
-    # A little more than the share, lest rounding leave out the last of so many equal chunks.
+    # Slightly more than the share: rounding must not exclude the last of equally large chunks.
     share = total / count * (1 + 1e-9)
     if limit is None:
         return Capacity(share, float("inf"))
@@ -284,16 +282,16 @@ class _Regions:
         self._placed = placed
         self._kinds = kinds
         self._capacity = capacity
-        #: A chunk's way to the one that stands for its region.
+        #: Parent of each chunk on the path to its region's representative.
         self._parents = list(range(len(plan.inputs)))
-        #: What regions hold, by the chunk that stands for each.
+        #: Contents of regions, by representative.
         self._counts = [1] * len(plan.inputs)
         self._seconds = list(seconds)
         self._bytes: list[float] = list(sizes)
         self.levels = [0] * len(plan.inputs)
 
     def grow(self) -> None:
-        """Put each chunk to those of its inputs that are at its host and have the highest level, if all fit."""
+        """Join each chunk to its inputs on its host with the highest level, if all fit."""
         placed, levels, inputs_of, found = self._placed, self.levels, self._inputs, self._find
         kinds = self._kinds
         for chunk, host in enumerate(placed):
@@ -328,7 +326,7 @@ class _Regions:
         return chunk
 
     def _fits(self, chunk: int, regions: Collection[int], host: int) -> bool:
-        # The user's process is one, and has no others to divide work with.
+        # The user's process is a single one: its work is not divided.
         if host == CLIENT:
             return True
         capacity = self._capacity
@@ -339,7 +337,7 @@ class _Regions:
         return seconds <= capacity.seconds and size <= capacity.bytes
 
     def _join(self, regions: Collection[int]) -> None:
-        # The smaller go to the largest, which keeps all ways short.
+        # Smaller regions join the largest, which keeps paths short.
         largest = max(regions, key=lambda region: (self._counts[region], -region))
         for region in sorted(regions):
             if region != largest:
@@ -351,7 +349,7 @@ class _Regions:
     def bundle(self) -> list[list[int]]:
         """Return the chunks of each subtask: small regions of a host, level and kind together, in order."""
         placed, levels, capacity = self._placed, self.levels, self._capacity
-        #: By host, level and kind, what the newest subtask holds, and which it is.
+        #: Contents and number of the newest subtask, by host, level and kind.
         open_ones: dict[tuple[int, int, int], tuple[float, float, int]] = {}
         number_of: dict[int, int] = {}
         bundles: list[list[int]] = []
@@ -397,7 +395,7 @@ def _make_subtasks(
         inputs_of.append(tuple(sorted(read)))
     return [
         Subtask(
-            # Two bytes are enough for any graph but one that goes to and fro between hosts for ever.
+            # Two bytes suffice, except for a graph that alternates between hosts extremely often.
             subtask_id(task, min(levels[chunks[0]], STAGE_LIMIT - 1), number),
             placed[chunks[0]],
             tuple(chunks),

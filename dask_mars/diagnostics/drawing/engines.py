@@ -1,4 +1,4 @@
-"""The libraries that draw: Graphviz where its `dot` program is there, else Matplotlib."""
+"""The drawing libraries: Graphviz if its `dot` program is installed, else Matplotlib."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _WANTED_WIDTH, _USUAL_WIDTH = 3.0, 1.0
 
 
 class Drawing(Protocol):
-    """What an engine has drawn: the part of `graphviz.Digraph` that Dask's own code makes files of."""
+    """The part of `graphviz.Digraph` that Dask uses to write files."""
 
     def pipe(self, format: str) -> bytes:
-        """Return the picture's file in a format such as ``"png"`` or ``"svg"``."""
+        """Return the picture in a format such as ``"png"`` or ``"svg"``."""
 
 
 # -- Graphviz -------------------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ def draw_with_graphviz(
     graph_attr, node_attr, edge_attr : dict, optional
         Graphviz's attributes, as `dask.visualize` takes them.
     **attributes
-        More attributes of the graph, such as ``rankdir="LR"``.
+        Further attributes of the graph, such as ``rankdir="LR"``.
 
     Returns
     -------
@@ -79,14 +79,14 @@ def draw_with_graphviz(
     is_across = of_graph["rankdir"] in ("LR", "RL")
     if is_across:
         of_graph.setdefault("ranksep", "0.25")
-    # Titles go to the top; Graphviz turns the places of labels over together with the graph.
+    # Titles go to the top; Graphviz flips the positions of labels together with the graph.
     labelloc = "b" if of_graph["rankdir"] == "BT" else "t"
     drawing: Drawing = graphviz.Digraph(
         graph_attr=of_graph,
         node_attr={"fontname": _FONT, "margin": "0.08,0.04", **(node_attr or {})},
         edge_attr={"arrowsize": "0.7", **(edge_attr or {})},
     )
-    # Where graphs go from left to right, what comes first is put at the bottom.
+    # In a graph from left to right, Graphviz places the first subgraph at the bottom.
     in_turn = reversed if is_across else list
     for number, picture in in_turn(list(enumerate(pictures))):
         # Graphviz draws a frame around subgraphs of this name.
@@ -112,7 +112,7 @@ def draw_with_graphviz(
 
 
 def _put_first(drawing: Any, pictures: Sequence[Picture], first: int, second: int) -> None:
-    """Have a graph end before another begins, by edges that nobody sees."""
+    """Place one graph before another, by invisible edges."""
     between = f"between{first}.{second}"
     drawing.node(between, style="invis", shape="point", width="0", label="")
     has_consumers = {source for source, _ in pictures[first].edges}
@@ -142,7 +142,7 @@ _MATPLOTLIB_STYLES = {
     KNOWN: {"boxstyle": "square,pad=0.3", "linestyle": "dashed"},
 }
 _FONT_SIZE = 9
-# Inches that a letter, a line and the space around a text take at this size. An ellipse is wider than its text.
+# Size in inches of a letter, a line and the margin of a text at this font size. An ellipse is wider than its text.
 _LETTER, _LINE, _AROUND = 0.072, 0.17, 0.5
 _WIDENED = {SINGLE: 1.4, FUSED: 1.0, KNOWN: 1.0}
 # Matplotlib draws no more pixels than this in one direction.
@@ -157,9 +157,9 @@ def draw_with_matplotlib(pictures: Sequence[Picture], *, rankdir: str = "BT", dp
     pictures : sequence of Picture
         Drawn below each other, the first at the top.
     rankdir : {"BT", "TB", "LR", "RL"}, optional
-        Where the graph goes, as with Graphviz.
+        Direction of the graph, as for Graphviz.
     dpi : float, optional
-        Pixels of an inch, in formats that have pixels.
+        Pixels per inch, in raster formats.
     """
     if rankdir not in ("BT", "TB", "LR", "RL"):
         raise ValueError(f"rankdir must be 'BT', 'TB', 'LR' or 'RL', not {rankdir!r}")
@@ -185,7 +185,7 @@ def draw_with_matplotlib(pictures: Sequence[Picture], *, rankdir: str = "BT", dp
     every_axes = figure.subplots(len(pictures), 1, squeeze=False, height_ratios=heights)[:, 0]
     for picture, points, axes, own, height in zip(pictures, places, every_axes, widths, heights, strict=True):
         _draw_on(axes, picture, points)
-        # One scale for all, so that a narrower graph is seen to be that.
+        # One scale for all, so that graphs can be compared.
         axes.set_xlim(-0.5 - (width - own) / 2, own - 0.5 + (width - own) / 2)
         axes.set_ylim(-0.5, height - 0.5)
     patches = [Patch(facecolor=colour, edgecolor="black", label=name) for name, colour in make_legend(pictures)]
@@ -195,7 +195,7 @@ def draw_with_matplotlib(pictures: Sequence[Picture], *, rankdir: str = "BT", dp
 
 
 def _oriented(points: list[tuple[float, int]], rankdir: str) -> list[tuple[float, float]]:
-    """Turn columns and rows to where the graph is to go; the least of each coordinate stays 0."""
+    """Turn columns and rows to the direction of the graph; the smallest coordinates stay 0."""
     last_row = max((row for _, row in points), default=0)
     last_column = max((column for column, _ in points), default=0.0)
     rows = [last_row - row if rankdir in ("TB", "RL") else row for _, row in points]
@@ -213,7 +213,7 @@ def _draw_on(axes: Any, picture: Picture, points: list[tuple[float, float]]) -> 
     lines = [(points[source], points[position]) for source, position in picture.edges]
     axes.add_collection(LineCollection(lines, colors="gray", linewidths=1.0, zorder=1))
     if lines:
-        # The nodes would hide the heads at the ends of the lines, so they are a little past their middles.
+        # Nodes would hide arrow heads at the ends of lines, so heads are slightly behind the middle.
         starts = [start for start, _ in lines]
         steps = [(0.55 * (end[0] - start[0]), 0.55 * (end[1] - start[1])) for start, end in lines]
         arrows = {"angles": "xy", "scale_units": "xy", "scale": 1, "units": "inches", "width": 0.012}
@@ -233,7 +233,7 @@ def _draw_on(axes: Any, picture: Picture, points: list[tuple[float, float]]) -> 
 
 
 class _Figure:
-    """A Matplotlib figure that is rendered as `graphviz.Digraph` is."""
+    """A Matplotlib figure with the interface of `graphviz.Digraph`."""
 
     def __init__(self, figure: Any) -> None:
         self.figure = figure
@@ -244,7 +244,7 @@ class _Figure:
 
         file = io.BytesIO()
         dpi = min(self.figure.dpi, _MOST_PIXELS / max(self.figure.get_size_inches()))
-        # Texts that can be searched, and the same file for the same graph.
+        # Texts can be searched, and the same graph gives the same file.
         with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "dask-mars"}):
             metadata = {"Date": None} if format == "svg" else None
             self.figure.savefig(file, format=format, dpi=dpi, metadata=metadata)
@@ -257,7 +257,7 @@ ENGINES: dict[str, Callable[..., Drawing]] = {
     "graphviz": draw_with_graphviz,
     "matplotlib": draw_with_matplotlib,
 }
-# What Dask's setting may name that draws Dask's own graphs only.
+# Values of Dask's setting that can draw only Dask's own graphs.
 _DRAW_FOR_DASK = frozenset({"cytoscape", "ipycytoscape"})
 
 
@@ -267,15 +267,14 @@ def choose_engine(name: str | None) -> Callable[..., Drawing]:
     Parameters
     ----------
     name : str or None
-        The engine that the user asked for. Without one it is that of Dask's setting ``visualization.engine``, and
-        without that setting the first that is installed.
+        The user's engine. Default: Dask's setting ``visualization.engine``, else the first that is installed.
 
     Raises
     ------
     ValueError
-        There is no such engine.
+        The engine is unknown.
     RuntimeError
-        What it needs is not installed.
+        A requirement of the engine is not installed.
     """
     if name is None:
         configured = dask.config.get("visualization.engine", None)

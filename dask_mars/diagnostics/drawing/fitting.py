@@ -1,4 +1,4 @@
-"""Pictures that fit into notebooks: never wider than there is room for."""
+"""Scales pictures to the width of notebooks."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 import struct
 from typing import Any
 
-#: Pixels that the output of a cell has on most screens.
+#: Width of a cell's output on most screens, in pixels.
 _WIDTH = 900
 _PNG = b"\x89PNG\r\n\x1a\n"
 _SVG_TAG = re.compile(r"<svg\b(?![^>]*\bstyle=)")
 
 
 def fitted(shown: Any) -> Any:
-    """Return what IPython shows, to be scaled down where it is too wide; what is no picture as it is."""
+    """Return a displayed object, scaled down if it is a picture that is too wide."""
     data = getattr(shown, "data", None)
     if isinstance(data, bytes) and data.startswith(_PNG):
         width, _ = struct.unpack(">II", data[16:24])

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 def place(count: int, edges: Sequence[tuple[int, int]]) -> list[tuple[float, int]]:
     """Place the nodes of a graph.
 
-    Chunk graphs are mostly trees whose order goes through one branch after the other; for these no edges cross.
+    Chunk graphs are mostly trees in depth-first order; for these no edges cross.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def place(count: int, edges: Sequence[tuple[int, int]]) -> list[tuple[float, int
 
 
 def _rows(inputs: list[list[int]]) -> list[int]:
-    """Return each node's depth, and for a node without inputs that of its first consumer less one."""
+    """Return each node's depth; for a node without inputs that of its first consumer less one."""
     depths: list[int] = []
     for sources in inputs:
         depths.append(1 + max([depths[source] for source in sources], default=-1))
@@ -57,7 +57,7 @@ def _rows(inputs: list[list[int]]) -> list[int]:
 
 
 def _spread(nodes: list[int], columns: list[float]) -> None:
-    """Move the nodes of a row apart, and the row as a whole back to where it wanted to be."""
+    """Move the nodes of a row apart, and the row as a whole back to its former centre."""
     nodes.sort(key=lambda node: (columns[node], node))
     placed: list[float] = []
     for node in nodes:

@@ -15,18 +15,18 @@ from dask_mars.scheduler.assigner import Traversal
 from dask_mars.scheduler.events import CLIENT, GraphPlan
 from dask_mars.scheduler.simulate import NO_WORKER, simulate
 
-#: Kinds of nodes: a chunk that is computed on its own, several computed as one, a value that is known.
+#: Kinds of nodes: a single chunk, a fused one, a known value.
 SINGLE, FUSED, KNOWN = "single", "fused", "known"
 
 _GREY, _WHITE = "#d0d0d0", "#ffffff"
 _SINGLE_COLOUR, _FUSED_COLOUR = "#dce9f8", "#d5efdc"
-# Characters in a line of a layer's name.
+# Most characters in a line of a layer's name.
 _LAYER_WIDTH = 16
-# So many parts of a chunk say of which layers it is.
+# Most parts of a chunk that are examined for their layers.
 _MOST_EXAMINED = 100
-# What the names begin with that the conversion makes up; the numbers behind them mean nothing.
+# Prefix of names that our conversion creates; the numbers behind it mean nothing.
 _OURS = "mars-"
-# A name of more parts than this is not read but looked at: the middle goes.
+# Most parts of a name; from longer names the middle is omitted.
 _MOST_PARTS = 5
 
 
@@ -39,19 +39,19 @@ class Node:
     kind : str
         `SINGLE`, `FUSED` or `KNOWN`.
     heading : str
-        Its number in the order of priority and, if it is fused, of how many chunks; empty if it is known.
+        Its number in the order of priority and, if it is fused, its number of chunks; empty for a known value.
     name : str
-        What is computed.
+        What it computes.
     index : str
-        Its place in its collection; empty if it has none.
+        Its index in its collection; empty if it has none.
     worker : int
-        Who would run it, as in `Simulation.workers`.
+        The worker that would run it, as in `Simulation.workers`.
     colour : str
-        The worker's, as ``#rrggbb``.
+        Colour of the worker, as ``#rrggbb``.
     wanted : bool
-        It is one of those that the user asked for.
+        Whether the user has requested it.
     details : str
-        Its key and all its parts, for those who point at it.
+        Its key and all its parts, for a tooltip.
     """
 
     kind: str
@@ -76,11 +76,11 @@ class Picture:
     Attributes
     ----------
     title : str
-        What it shows.
+        Title of the picture.
     nodes : list of Node
         The graph's chunks, in its order.
     edges : list of tuple of int
-        Pairs of positions in `nodes`: an input, and the chunk that it goes into.
+        Pairs of positions in `nodes`: an input, and its reader.
     """
 
     title: str
@@ -89,7 +89,7 @@ class Picture:
 
 
 def make_legend(pictures: Iterable[Picture]) -> list[tuple[str, str]]:
-    """Return name and colour of each worker that has something to run in one of the pictures."""
+    """Return name and colour of each worker with chunks in one of the pictures."""
     colours = {node.worker: node.colour for picture in pictures for node in picture.nodes}
     return [(worker_name(worker), colours[worker]) for worker in sorted(colours) if worker != NO_WORKER]
 
@@ -103,23 +103,23 @@ def make_picture(
     policy: str = "memory",
     assignment: Traversal = "breadth-first",
 ) -> Picture:
-    """Describe a graph.
+    """Return the picture of a graph.
 
     Parameters
     ----------
     title : str
         Its title.
     graph, before : ChunkGraph
-        The graph, and the same before composing, which says what its chunks are made of.
+        The graph, and the same before composing, which has the parts of its chunks.
     num_workers : int
-        How many workers would run it.
+        Number of workers.
     name_of : callable
         Returns the short name of a Dask layer.
     policy, assignment : str, optional
-        What decides which worker runs what, and when, as in `simulate`.
+        Policy and assignment, as for `simulate`.
     """
     plan = _plan(graph)
-    # If all chunks took equally long; priorities are the order in which a single worker would start them.
+    # Assumes equal durations; priorities are the order in which a single worker would start the chunks.
     workers = simulate(plan, num_workers, policy, assignment).workers
     priorities = {chunk: number for number, chunk in enumerate(simulate(plan, 1, policy, assignment).order)}
     colours = worker_colours(num_workers)
@@ -151,16 +151,16 @@ def make_picture(
 def make_layers_picture(
     title: str, graph: ChunkGraph, before: ChunkGraph, name_of: Callable[[str], str], size_of: Callable[[int], str]
 ) -> Picture:
-    """Describe the layers of a graph, for those that have too many chunks to look at.
+    """Return the picture of a graph's layers, for graphs with too many chunks.
 
     Parameters
     ----------
     title : str
         Its title.
     graph, before : ChunkGraph
-        The graph, and the same before composing, which says what its chunks are made of.
+        The graph, and the same before composing, which has the parts of its chunks.
     name_of, size_of : callable
-        Return the short name of a Dask layer, and words for a number of bytes.
+        Return the short name of a Dask layer, and a number of bytes as text.
     """
     wanted = {graph.layer_of(chunk) for chunk in graph.outputs}
     chunks: dict[str, list[int]] = {}
@@ -218,24 +218,24 @@ def _plan(graph: ChunkGraph) -> GraphPlan:
 
 
 def worker_name(worker: int) -> str:
-    """Return what the legend calls a worker."""
+    """Return the name of a worker in the legend."""
     if worker == NO_WORKER:
         return "known beforehand"
     return worker_label(worker)
 
 
 def worker_colours(num_workers: int) -> dict[int, str]:
-    """Return the colour of each worker: light, so that black text can be read on all of them."""
+    """Return the colour of each worker: light, for black text."""
     colours = {NO_WORKER: _WHITE, CLIENT: _GREY}
     for worker in range(num_workers):
-        # Neighbours among many workers have similar hues; they differ in lightness.
+        # Neighbours among many workers have similar hues, so their lightness differs.
         rgb = colorsys.hls_to_rgb((0.58 + worker / num_workers) % 1.0, 0.72 if worker % 2 else 0.82, 0.75)
         colours[worker] = "#" + "".join(f"{round(255 * part):02x}" for part in rgb)
     return colours
 
 
 def _joined(parts: Iterable[str]) -> str:
-    """Join the names of what a chunk computes; those that follow each other are counted."""
+    """Join the names of a chunk's parts, counting repeated ones."""
     counted = [(name, len(list(group))) for name, group in itertools.groupby(parts)]
     names = [f"{count} {name}" if count > 1 else name for name, count in counted]
     if len(names) > _MOST_PARTS:
@@ -244,7 +244,7 @@ def _joined(parts: Iterable[str]) -> str:
 
 
 def _index(key: Key) -> str:
-    """Return a chunk's place in its collection."""
+    """Return a chunk's index in its collection."""
     if not isinstance(key, tuple) or len(key) < 2 or str(key[0]).startswith(_OURS):
         return ""
     return f"({', '.join(map(str, key[1:]))})"

@@ -20,9 +20,9 @@ from dask_mars.optimize.parts import RESIDENT_SHARE
 from dask_mars.optimize.prepare import prepare
 from dask_mars.scheduler.policies.plugins import load_policy
 
-#: So many chunks take both engines some ten seconds, and more chunks far more; nor can anybody read the result.
+#: Default limit of chunks: both engines take some ten seconds for these, and far longer for more.
 LIMIT = 5000
-#: In one graph; more are a strip that nobody can read.
+#: Most chunks in a graph that is drawn by chunks; more are unreadable.
 _MOST_CHUNKS = 50
 
 
@@ -41,38 +41,38 @@ def visualize(
 ) -> Any:
     """Draw the graph of chunks that computes collections, before and after composing.
 
-    Chunks are coloured by the worker that would run them if all took equally long, and numbered by priority: in
-    the order in which a single worker would run them; both as ``dask-mars.policy`` says. An ellipse is a chunk of
-    one of Dask's layers; a rounded box says of how many it is composed; a dashed box is a value that is known
-    beforehand. What was asked for has a thick outline. Graphs of more than 50 chunks are drawn by layers, unless
-    `detail` says otherwise. In notebooks a picture is made as wide as there is room for. As in `dask.visualize`
-    the task that puts a collection together is left out. With Dask's setting ``cache`` there is no composing, as
-    none is done then; nor is there while callbacks are told of single tasks, which is not drawn.
+    Chunks are coloured by the worker that would run them with equal durations, and numbered by priority: the order
+    in which a single worker would run them; both according to ``dask-mars.policy``. An ellipse is a chunk of one
+    of Dask's layers; a rounded box is a composed one, with the number of its parts; a dashed box is a known value.
+    Requested chunks have a thick outline. Graphs of more than 50 chunks are drawn by layers, unless `detail` says
+    otherwise. Notebooks scale pictures to their width. As in `dask.visualize`, the task that assembles a
+    collection is left out. With Dask's setting ``cache`` there is no composing, as in a computation. Callbacks for
+    single tasks also prevent composing, but that is not drawn.
 
     Parameters
     ----------
     *collections : object
-        Dask collections, also within Python's own. What is not is ignored.
+        Dask collections, also within Python's own. Other objects are ignored.
     filename : str or None, optional
         File to write. Without a suffix it gets that of `format`; None writes no file.
     format : {"png", "pdf", "dot", "svg", "jpeg"}, optional
-        Default: what the suffix of `filename` says, else ``"png"``. Only Graphviz writes ``"dot"``.
+        Default: from the suffix of `filename`, else ``"png"``. Only Graphviz writes ``"dot"``.
     traverse : bool, optional
-        Look for collections within lists, dicts and so on.
+        Search lists, dicts and so on for collections.
     optimize_graph : bool, optional
         As for `dask.compute`. Without it there is no composing either.
     composed : bool or "both", optional
         Draw the graph after composing, before it, or both, the one before at the top.
     detail : {"auto", "layers", "chunks"}, optional
-        Draw each chunk, or each layer with the number of its chunks and what these take. Default: layers if there
-        are more than 50 chunks, which no screen has room for.
+        Draw each chunk, or each layer with the number of its chunks and their size. Default: layers if there are
+        more than 50 chunks.
     num_workers : int, optional
-        How many workers to share the chunks out to. Default: as many as `dask_mars.get` would have.
+        Number of workers. Default: as many as `dask_mars.get` would have.
     engine : {"graphviz", "matplotlib"}, optional
-        What to draw with. Default: what Dask's setting ``visualization.engine`` says if it is one of them, else
-        Graphviz if it and its `dot` program are installed, else Matplotlib.
+        The drawing library. Default: Dask's setting ``visualization.engine`` if it is one of them, else Graphviz
+        if it and its `dot` program are installed, else Matplotlib.
     limit : int or None, optional
-        Most chunks to draw, in both graphs together, if chunks are drawn.
+        Most chunks to draw, in both graphs together, when drawing by chunks.
     **attributes
         For the engine. Graphviz takes attributes of the graph, and of nodes and edges as ``node_attr`` and
         ``edge_attr``, as in `dask.visualize`; Matplotlib takes ``rankdir`` and ``dpi``.
@@ -85,9 +85,9 @@ def visualize(
     Raises
     ------
     ValueError
-        There are no collections, or more chunks than `limit`; or an argument makes no sense.
+        There are no collections, or more chunks than `limit`; or an argument is invalid.
     RuntimeError
-        What the engine needs is not installed.
+        A requirement of the engine is not installed.
 
     Examples
     --------
@@ -106,7 +106,7 @@ def visualize(
     before, after = _graphs(collections, traverse, optimize_graph, settings)
     wanted = _titled(before, after, composed)
     if detail == "layers" or (detail == "auto" and max([len(graph) for _, graph in wanted]) > _MOST_CHUNKS):
-        # Layers are few in a row, and there may be many rows: screens are wider than high.
+        # Rows have few layers, but there may be many rows: screens are wider than high.
         attributes.setdefault("rankdir", "LR")
         pictures = [make_layers_picture(title, graph, before, label_of, units.size) for title, graph in wanted]
     else:
@@ -128,7 +128,7 @@ def _graphs(
     found, _ = unpack_collections(*collections, traverse=traverse)
     if not found:
         raise ValueError("there is nothing to draw: no Dask collections given")
-    # As `dask.persist` does, which like us has no use for a task that puts each collection together.
+    # As in `dask.persist`, which also needs no task to assemble a collection.
     expression = collections_to_expr(found, optimize_graph).optimize()
     keys = flatten(list(expression.__dask_keys__()))
     cache = dask.config.get("cache", None)

@@ -1,1 +1,1 @@
-"""Plans: what computing collections takes, told before anything runs. Begin with `plan`."""
+"""Plans: costs of collections, estimated before a computation. Begin with `plan`."""

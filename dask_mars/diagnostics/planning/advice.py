@@ -1,4 +1,4 @@
-"""What is likely to go wrong with a plan, and what to change."""
+"""Likely problems of a plan, and remedies."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import NamedTuple
 from dask_mars import units
 from dask_mars.diagnostics.planning.layers import PlannedLayer
 
-#: So many chunks take seconds to be scheduled, and more where they are smaller than this on average.
+#: Number of chunks that take seconds to schedule, and mean size below which that is worth a warning, in bytes.
 _MANY, _TINY_BYTES = 50_000, 64 << 10
-#: What Dask aims at, too.
+#: Good chunk size, as in Dask, in bytes.
 _GOOD_BYTES = 100 << 20
-#: How many times what it reads a rechunk may write.
+#: Ratio of a rechunk's writes to its reads that is worth a warning.
 _REWRITES = 3
 
 
 class Advice(NamedTuple):
-    """Something to look at.
+    """A likely problem, and its remedy.
 
     Attributes
     ----------
     kind : str
-        What it is: ``"chunk over the limit"``, ``"large chunks"``, ``"tiny chunks"``, ``"rechunk"``,
+        Kind of the problem: ``"chunk over the limit"``, ``"large chunks"``, ``"tiny chunks"``, ``"rechunk"``,
         ``"spilling"`` or ``"large result"``.
     message : str
-        What is the matter, with numbers.
+        The problem, with numbers.
     remedy : str
         What to change.
     """
@@ -39,7 +39,7 @@ class Advice(NamedTuple):
 
 
 class Outlook(NamedTuple):
-    """What there is to judge."""
+    """The facts of a plan to judge."""
 
     layers: Sequence[PlannedLayer]
     chunks: int
@@ -49,13 +49,13 @@ class Outlook(NamedTuple):
     memory_limit: int
     process_bytes: int
     spilled_bytes: int
-    #: What the peak would be if nothing had to go to disk.
+    #: Peak if nothing had to be spilled, in bytes.
     unlimited_bytes: int | None
     result_bytes: int
 
 
 def advise(outlook: Outlook) -> Iterator[Advice]:
-    """Say what is likely to go wrong, the worst first."""
+    """Yield likely problems, the worst first."""
     yield from _of_large_chunks(outlook)
     yield from _of_the_result(outlook)
     yield from _of_spilling(outlook)
@@ -121,7 +121,7 @@ def _of_rechunks(outlook: Outlook) -> Iterator[Advice]:
                 "rechunk",
                 f"The rechunk that ends in {layer.label!r} reads {units.size(layer.rechunk_reads_bytes)} and "
                 f"writes {units.size(layer.rechunk_writes_bytes)}, {times} times as much, in steps",
-                "Read the data in chunks that are nearer to those that are wanted, or allow larger steps: "
+                "Read the data in chunks that are nearer to the requested ones, or allow larger steps: "
                 '`dask.config.set({"array.rechunk.threshold": 100})`.',
             )
 

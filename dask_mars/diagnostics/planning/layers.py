@@ -1,4 +1,4 @@
-"""The layers of a plan: how many chunks, by which operands, and what they take."""
+"""The layers of a plan: chunks, operands and sizes."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from dask_mars.diagnostics.planning.sizes import Sizes
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.labels import label_of
 
-#: Names of operands that are shown of a layer.
+#: Most names of operands for a layer.
 _MOST_OPERANDS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedLayer:
-    """What is to be computed of one layer.
+    """The chunks to compute of one layer.
 
     Attributes
     ----------
     name, label : str
-        Dask's name of the layer, and what people call it.
+        Dask's name of the layer, and its label.
     chunks : int
-        How many chunks run.
+        Number of chunks.
     composed_of : int
-        Of how many chunks of Dask's layers these are composed.
+        Number of chunks of Dask's layers that they contain.
     operands : tuple of str
-        What they compute.
+        Names of their operands.
     result_bytes, largest_bytes : int
-        What their results take together, and the largest of them, as far as that is known.
+        Total and largest size of their results, as far as known.
     needed_bytes : int
-        What a chunk takes at most while it is computed: its inputs, its temporaries and its result.
+        Most memory of a chunk during its computation: its inputs, its temporaries and its result.
     spilled_bytes : int
-        How much of it goes to disk.
+        Bytes of it that are spilled.
     unknown : int
-        Of how many chunks nothing says how large they are.
+        Number of chunks of unknown size.
     rechunk_reads_bytes, rechunk_writes_bytes : int
-        If it is the last of the layers of a rechunk: what these read, and what they write.
+        If it is the last layer of a rechunk: the bytes that the rechunk reads, and writes.
     """
 
     name: str
@@ -65,12 +65,12 @@ class _Sums:
     needed_bytes: int = 0
     spilled_bytes: int = 0
     unknown: int = 0
-    #: Bytes that the layer reads, by layer.
+    #: Chunks that the layer reads, by layer.
     reads: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
 
 
 def layers_of(graph: ChunkGraph, sizes: Sizes, spilled_by: Mapping[int, int]) -> list[PlannedLayer]:
-    """Add up what the chunks of each layer take, layers in the order of their first chunks."""
+    """Sum the costs of each layer's chunks, layers in the order of their first chunks."""
     found: defaultdict[str, _Sums] = defaultdict(_Sums)
     for chunk, operand in enumerate(graph.operand_of):
         if operand < 0:
@@ -108,7 +108,7 @@ def layers_of(graph: ChunkGraph, sizes: Sizes, spilled_by: Mapping[int, int]) ->
 
 
 def _rechunks(found: Mapping[str, _Sums], sizes: Sizes) -> dict[str, tuple[int, int]]:
-    """Return what rechunks read and write, by the last layer of each."""
+    """Return the bytes that rechunks read and write, by the last layer of each."""
     totals: dict[str, tuple[int, int]] = {}
     inner: set[str] = set()
     for name, sums in found.items():

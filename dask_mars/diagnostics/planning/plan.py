@@ -1,4 +1,4 @@
-"""`plan`: what computing collections takes, before anything runs."""
+"""`plan`: estimates the costs of collections before a computation."""
 
 from __future__ import annotations
 
@@ -21,46 +21,45 @@ from dask_mars.scheduler.forecast import Forecast, forecast
 from dask_mars.scheduler.policies.plugins import load_policy
 from dask_mars.tables import Table, Tabular
 
-#: What a worker process has for itself when it has computed arrays.
+#: Private memory of a worker process after computing arrays, in bytes.
 _WORKER_BYTES = 46_000_000
-#: From this share of the limit on free memory goes back to the system.
+#: Fraction of the limit at which free memory is returned to the system.
 _PRESSURE = 7 / 8
-#: A simulation takes some 20 us a chunk: so many seconds and no more.
+#: Most chunks to simulate, at some 20 us each.
 SIMULATED = 200_000
 _FAR = 1 << 60
-#: Rows of layers in a table.
+#: Most rows of layers in a table.
 _MOST_ROWS = 25
 
 
 @dataclass(frozen=True, repr=False)
 class Plan(Tabular):
-    """What computing some collections takes. In terminals and notebooks it is a table.
+    """The costs of computing some collections. In terminals and notebooks it is a table.
 
     Attributes
     ----------
     chunks, operands : int
-        How many chunks run, and how many different programs these have.
+        Number of chunks, and of their different programs.
     chunks_before : int
-        Of how many chunks of Dask's layers they are composed.
+        Number of chunks of Dask's layers that they contain.
     layers : tuple of PlannedLayer
-        What runs, by layer.
+        The chunks by layer.
     num_workers, memory_limit : int
-        What it was planned for.
+        The planned workers and memory limit.
     process_bytes : int
-        What processes and libraries take without any results.
+        Memory of processes and libraries without any results.
     peak_bytes : int or None
-        The most memory that is in use at the same time, all processes together; None if there are too many chunks
-        to go through them.
+        Peak memory of all processes together; None if there are too many chunks to simulate.
     spilled_bytes : int
-        What goes to disk.
+        Bytes that are spilled.
     result_bytes : int
-        What is returned to the user's process.
+        Bytes that are returned to the user's process.
     largest_chunk, largest_bytes
-        Dask's key of the chunk with the largest result, and how large that is.
+        Dask's key of the chunk with the largest result, and its size.
     unknown : int
-        Of how many chunks nothing says how large they are; they are taken for small.
+        Number of chunks of unknown size; they count as small.
     warnings : tuple of Advice
-        What is likely to go wrong, and what to change.
+        Likely problems, and remedies.
     """
 
     chunks: int
@@ -79,7 +78,7 @@ class Plan(Tabular):
     warnings: tuple[Advice, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the same as plain dicts and lists."""
+        """Return the plan as plain dicts and lists."""
         plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         plain["layers"] = [dataclasses.asdict(layer) for layer in self.layers]
         plain["warnings"] = [advice._asdict() for advice in self.warnings]
@@ -97,7 +96,7 @@ class Plan(Tabular):
         return pandas.DataFrame([dataclasses.asdict(layer) for layer in self.layers])
 
     def tables(self) -> list[Table]:
-        """Return what shows it."""
+        """Return its tables."""
         shown = set(sorted(self.layers, key=lambda layer: (-layer.result_bytes, -layer.chunks))[:_MOST_ROWS])
         rows = [_row(layer) for layer in self.layers if layer in shown]
         others = len(self.layers) - len(shown)
@@ -137,33 +136,34 @@ def plan(
     optimize_graph: bool = True,
     simulated: int = SIMULATED,
 ) -> Plan:
-    """Say what computing collections takes, before anything runs.
+    """Estimate the costs of computing collections, before anything runs.
 
-    The scheduler's own decisions are gone through, with sizes as collections declare them; nothing is computed.
+    It simulates the scheduler's decisions, with the declared sizes of collections; nothing is computed.
 
     Parameters
     ----------
     *collections : object
         Dask collections, as `dask.compute` takes them.
     num_workers : int, optional
-        How many workers to plan for. Default: as many as `dask_mars.get` would have.
+        Number of workers. Default: as many as `dask_mars.get` would have.
     memory_limit : int, float or str, optional
-        Bytes, a share of the memory there is, or text like ``"4 GiB"``. Default: ``dask-mars.memory-limit``.
+        Memory limit in bytes, as a share of the available memory, or as text like ``"4 GiB"``. Default:
+        ``dask-mars.memory-limit``.
     traverse, optimize_graph : bool, optional
         As for `dask.compute`.
     simulated : int, optional
-        Up to how many chunks the peak of memory is forecast, which takes some 20 microseconds a chunk.
+        Most chunks for which the peak of memory is simulated, at some 20 microseconds a chunk.
 
     Returns
     -------
     Plan
-        Chunks and operands by layer, the forecast of memory, and what to change. It shows itself as a table, and
-        has `to_dict` and `to_pandas`.
+        Chunks and operands by layer, the estimate of memory, and remedies. It shows itself as a table, and has
+        `to_dict` and `to_pandas`.
 
     Raises
     ------
     ValueError
-        There are no collections, or an argument makes no sense.
+        There are no collections, or an argument is invalid.
 
     Examples
     --------
@@ -237,13 +237,13 @@ def _forecast(
 
 
 def _process_bytes(num_workers: int) -> int:
-    """Return what processes take without any results: this one as it is, and workers as they are at first."""
+    """Return the memory of processes without any results: this one now, and workers after their start."""
     own = [os.getpid()]
     return limits.estimate_memory(own) + limits.library_bytes(own) + num_workers * _WORKER_BYTES
 
 
 def _peak_bytes(expected: Forecast, process_bytes: int, memory_limit: int) -> int:
-    # What workers keep for what they make next they give back where memory is short.
+    # Workers keep freed memory for later results, but return it where memory is short.
     kept = max(expected.results_bytes, min(expected.shared_bytes, int(_PRESSURE * memory_limit) - process_bytes))
     return process_bytes + kept
 

@@ -1,4 +1,4 @@
-"""What chunks take, as far as it can be told before they are computed."""
+"""Estimated sizes of chunks, before they are computed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dask_mars.graph.composition import composed_of
 from dask_mars.optimize.temporaries import temporaries_of
 from dask_mars.scheduler.forecast import ChunkSize
 
-#: Steps that make no array of their own, or, like random numbers that are read tile by tile, never a whole one.
+#: Steps that create no array, or, like random numbers that are read tile by tile, never a whole one.
 _LIGHT = frozenset(
     {
         "_pass_extra_kwargs",
@@ -28,30 +28,30 @@ _LIGHT = frozenset(
         "transpose",
     }
 )
-#: A step reads what one made before it, and makes its own: so many are there at the same time.
+#: Most intermediate arrays at a time: a step reads one, and creates the next.
 _MOST_INTERMEDIATES = 2
-#: What is put together to a chunk is looked at up to so many parts: pieces of a rechunk are parts of many.
+#: Most parts of a composed chunk that are examined: pieces of a rechunk are parts of many chunks.
 _MOST_PARTS = 100
-#: A view of less than this part of its memory is stored as a copy.
+#: Views below this fraction of their memory are stored as copies.
 _VIEW_SHARE = 1 / 64
 
 
 class Sizes:
-    """The bytes that chunks of a graph take, estimated.
+    """Estimated sizes of a graph's chunks.
 
     Parameters
     ----------
     before, after : ChunkGraph
-        The same computation before and after composing; the sizes are those of `after`.
+        The same computation before and after composing; the sizes are for `after`.
     inline_bytes : int
-        Up to how many bytes results travel in messages, and take none in the store.
+        Largest result that travels in a message and takes no room in the store, in bytes.
 
     Attributes
     ----------
     result_bytes : list of int or None
-        Of each chunk's result, None where nothing says how large it is.
+        Size of each chunk's result, None if unknown.
     computes : list of list of int
-        For each chunk those before composing that it computes.
+        For each chunk the chunks before composing that it computes.
     """
 
     def __init__(self, before: ChunkGraph, after: ChunkGraph, inline_bytes: int) -> None:
@@ -65,7 +65,7 @@ class Sizes:
         parts = [before.declared_bytes(chunk) or 0 for chunk in range(len(before))]
         for chunk in _steps_on_the_way(before):
             parts[chunk] = 0
-        #: The largest of what is put together to each chunk, the largest first.
+        #: The largest parts of each composed chunk, the largest first.
         self._largest = [
             heapq.nlargest(_MOST_INTERMEDIATES, [parts[part] for part in computes if part != before.ids.get(key)])
             for key, computes in zip(after.keys, self.computes, strict=True)
@@ -77,7 +77,7 @@ class Sizes:
             self._sizes.append(self._size(chunk))
 
     def __call__(self, chunk: int) -> ChunkSize:
-        """Return what a chunk takes."""
+        """Return the estimated size of a chunk."""
         return self._sizes[chunk]
 
     def _result_bytes(self, chunk: int) -> int | None:
@@ -89,7 +89,7 @@ class Sizes:
             return self._slice_bytes(chunk)
         sources = [self.result_bytes[source] for source in set(graph.inputs[chunk])]
         if str(graph.layer_of(chunk)).startswith("finalize") and sources:
-            # It puts them together.
+            # It assembles its inputs.
             return sum([size or 0 for size in sources])
         return None
 
@@ -132,7 +132,7 @@ class Sizes:
 
 
 def _steps_on_the_way(graph: ChunkGraph) -> Iterator[int]:
-    """Return chunks of rechunks that other steps of these read: what is composed reads parts in place."""
+    """Return chunks within rechunks, whose readers read parts in place once composed."""
     rechunks = {name for name in set(map(layer_of, graph.keys)) if name.startswith("rechunk")}
     if rechunks:
         for chunk, sources in enumerate(graph.inputs):
@@ -146,7 +146,7 @@ def _is_slice(operand: Operand) -> bool:
 
 
 def _intermediates(operand: Operand) -> int:
-    """Return how many arrays that only later steps read there are at the same time, at most."""
+    """Return the most intermediate arrays that exist at the same time."""
     evaluator = str(config.get("expressions.evaluator"))
     rewritten = operand
     if evaluator != "plain":

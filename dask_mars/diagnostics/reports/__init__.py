@@ -1,1 +1,1 @@
-"""Reports: what was computed while somebody listened, on one page. Begin with `report`."""
+"""Reports: a page about recorded computations. Begin with `report`."""

@@ -1,6 +1,6 @@
-"""The page of a report: one file that asks for nothing else, readable in light and dark, on screens and phones.
+"""The page of a report: one self-contained file, readable in light and dark, on screens and phones.
 
-Shapes are drawn in SVG that stretches with the page; texts stand beside them as HTML, and keep their size.
+Shapes are SVG that stretches with the page; texts beside them are HTML, and keep their size.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from dask_mars.diagnostics.reports.style import COLOURS, STYLE
 from dask_mars.labels import label_of, worker_label
 from dask_mars.scheduler.events import CLIENT
 
-#: Layers that have a colour of their own and a row in the table.
+#: Most layers with a colour of their own, and with a row in the table.
 _COLOURED, _LISTED = len(COLOURS), 30
-#: Points that a line has at most.
+#: Most points of a line.
 _MOST_POINTS = 1_000
 _WIDTH = 1_000
 
 
 class Facts(NamedTuple):
-    """What stands on the page besides what was recorded.
+    """The content of the page besides the recorded data.
 
     Attributes
     ----------
     title, when : str
-        What it is of, and when that was.
+        Heading and time.
     outcome : str
-        "finished", or what ended it.
+        "finished", or the reason for another end.
     versions, settings : mapping
-        Names and values.
+        Values by name.
     """
 
     title: str
@@ -63,7 +63,7 @@ def render(recorded: Recorded, facts: Facts) -> str:
 
 
 def placeholder(title: str, when: str) -> str:
-    """Return what the page is until everything has happened that it is to tell of."""
+    """Return the page before the end of the recording."""
     return document(title, f"<header><h1>{_text(title)}</h1><p>{_text(when)} · not finished yet</p></header>")
 
 
@@ -77,7 +77,7 @@ def document(title: str, body: str) -> str:
 
 
 def remarks(recorded: Recorded) -> list[str]:
-    """Say what somebody who looks at all of it would see first."""
+    """Return remarks about the most noticeable facts."""
     found: list[str] = []
     layers = sorted(recorded.layers.items(), key=lambda item: -item[1].total_s)
     total_s = sum([sums.total_s for _, sums in layers])
@@ -330,14 +330,14 @@ def _list(title: str, lines: Sequence[str]) -> str:
 
 
 def _layer_colours(recorded: Recorded) -> dict[str, str]:
-    """Return colours of the layers that took longest; those that people call the same have the same."""
+    """Return colours of the layers that took longest; layers with the same label share one."""
     longest = sorted(recorded.layers, key=lambda name: -recorded.layers[name].total_s)
     labels = list(dict.fromkeys(map(label_of, longest)))[:_COLOURED]
     return {name: f"var(--layer-{labels.index(label_of(name))})" for name in longest if label_of(name) in labels}
 
 
 def _thinned(points: Sequence[MemoryPoint]) -> list[MemoryPoint]:
-    """Return so few points that they can be drawn, of each group the one with the most in use."""
+    """Return few enough points to draw, of each group the one with the most memory in use."""
     size = max(-(-len(points) // _MOST_POINTS), 1)
     groups = [points[at : at + size] for at in range(0, len(points), size)]
     return [max(group, key=lambda point: point.in_use_bytes) for group in groups]

@@ -1,4 +1,4 @@
-"""What a report tells of: noted while it happens, and added up when it is over."""
+"""Data of a report: recorded from events, and summed at the end."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from dask_mars.scheduler.events import (
     WorkerLost,
 )
 
-#: Batches that are kept before they are added up, happenings that are told one by one, and points of memory.
+#: Most batches before they are summed, single happenings, and points of memory.
 _MOST_BATCHES, _MOST_HAPPENINGS, _MOST_POINTS = 2_000, 500, 20_000
-#: Rows of the timeline that are kept, and those that a page draws.
+#: Most rows of the timeline in memory, and on a page.
 _KEPT_ROWS, _DRAWN_ROWS = 40_000, 4_000
 _MESSAGE_CHARACTERS = 300
 
 
 class Happening(NamedTuple):
-    """Something that took no time: a failure, a death, an end."""
+    """An instantaneous event: a failure, a death, an end."""
 
     time_s: float
     kind: str
@@ -46,7 +46,7 @@ class Happening(NamedTuple):
 
 
 class MemoryPoint(NamedTuple):
-    """What was in use, what results took of it, and what had been written to disk by then."""
+    """Memory in use, its part for results, and bytes spilled so far."""
 
     time_s: float
     in_use_bytes: int
@@ -56,7 +56,7 @@ class MemoryPoint(NamedTuple):
 
 @dataclass(slots=True)
 class LayerSums:
-    """What the chunks of a layer took."""
+    """Costs of a layer's chunks."""
 
     count: int = 0
     load_s: float = 0.0
@@ -67,13 +67,13 @@ class LayerSums:
 
     @property
     def total_s(self) -> float:
-        """All steps together."""
+        """Time of all steps together."""
         return self.load_s + self.compute_s + self.seal_s
 
 
 @dataclass(slots=True)
 class ComputationSums:
-    """One computation: when it began and ended, how, and of how many chunks it is."""
+    """One computation: start, end, outcome, and number of chunks."""
 
     number: int
     began_s: float
@@ -85,28 +85,28 @@ class ComputationSums:
 
 @dataclass(slots=True)
 class Recorded:
-    """All that a page tells of. Times are seconds since the beginning.
+    """All data of a page. Times are in seconds since the start.
 
     Attributes
     ----------
     length_s : float
-        From the first computation's beginning to the last one's end.
+        From the start of the first computation to the end of the last one.
     rows : list of Row
-        What each worker ran when, of which layer.
+        Chunks run by each worker, with time and layer.
     labels : dict
-        What the worker of each row is called.
+        Label of each row's worker.
     layers : dict
         Sums by the layer's name, in the order of `rows`.
     computations, happenings, memory
-        In the order of time.
+        Sorted by time.
     limit_bytes, peak_bytes, spilled_bytes : int
-        Of memory.
+        Memory limit, peak memory, and bytes written to disk.
     spills : list of tuple
-        When each object was written to disk, until when, and how large it is.
+        Start, end and size of each spill.
     retried : int
-        How many tasks failed and were computed later.
+        Number of tasks that failed and were computed later.
     is_truncated : bool
-        Whether more happened than is told one by one.
+        Whether more happened than the page lists.
     """
 
     length_s: float = 0.0
@@ -125,11 +125,11 @@ class Recorded:
 
     @property
     def workers(self) -> list[int]:
-        """The workers that ran something; the user's process is `CLIENT`."""
+        """The workers that ran chunks; the user's process is `CLIENT`."""
         return sorted({row[0] for row in self.rows})
 
     def busy_share(self) -> float:
-        """Return for how much of the time workers ran something, from the first chunk to the last."""
+        """Return the busy fraction of the workers' time, from the first chunk to the last."""
         rows = [row for row in self.rows if row[0] != CLIENT]
         if not rows:
             return 0.0
@@ -147,7 +147,7 @@ class _Batch(NamedTuple):
 
 
 class Recording(Listener):
-    """Notes what the engines of this process do."""
+    """Records the events of this process's engines."""
 
     wants_steps = True
 
@@ -157,14 +157,14 @@ class Recording(Listener):
         self._batches: deque[_Batch] = deque()
         self._worker_rows = WorkerRows()
         self._found = Recorded(labels=self._worker_rows.labels)
-        #: Rows by worker and layer's number, as they are, and the numbers of layers.
+        #: Number of each layer by name; `rows` have numbers.
         self._numbers: dict[str, int] = {}
         self._computations: dict[tuple[int, int], ComputationSums] = {}
         self._failed: set[tuple[int, int, int]] = set()
         self._spilled_before: dict[int, int] = {}
 
     def result(self) -> Recorded:
-        """Add up what was noted, and return it."""
+        """Sum the recorded events, and return the data."""
         with self._lock:
             self._add_up()
             found = self._found
@@ -175,7 +175,7 @@ class Recording(Listener):
     # -- in the engines' threads ------------------------------------------------------------------------------
 
     def on_event(self, engine: EngineView, event: ListenerEvent) -> None:
-        """Note what is to be told of an event."""
+        """Record an event."""
         now_s = time.perf_counter() - self._began_s
         with self._lock:
             if isinstance(event, ChunksFinished):
@@ -252,7 +252,7 @@ class Recording(Listener):
         found.peak_bytes = max(found.peak_bytes, in_use_bytes)
         found.spilled_bytes = max(found.spilled_bytes, spilled)
         if len(found.memory) >= _MOST_POINTS:
-            # Every other one is enough.
+            # Half of the resolution is enough for long computations.
             del found.memory[::2]
         found.memory.append(MemoryPoint(now_s, in_use_bytes, store["stored_bytes"], spilled))
 
@@ -277,7 +277,7 @@ class Recording(Listener):
         while self._batches:
             batch = self._batches.popleft()
             if not batch.steps_s:
-                # They were begun before anybody wanted to know.
+                # They started before the engine measured steps.
                 continue
             for key, steps, duration_s, size in zip(
                 batch.keys, batch.steps_s, batch.durations_s, batch.sizes, strict=True
@@ -297,7 +297,7 @@ class Recording(Listener):
 
 
 def _from_zero(found: Recorded) -> Recorded:
-    """Return what was recorded with times that count from the first computation's beginning."""
+    """Return the data with times relative to the start of the first computation."""
     begins = [one.began_s for one in found.computations]
     first_s = min(begins, default=0.0)
     ends = [row[2] for row in found.rows] + [one.time_s for one in found.happenings]
@@ -316,12 +316,12 @@ def _from_zero(found: Recorded) -> Recorded:
 
 
 def _layer_name(key: Key) -> str:
-    """Return the layer of a key; of keys that are layers of their own the kind, which many of them share."""
+    """Return the layer of a key; for a key without a layer its kind, which many keys share."""
     return layer_of(key) if isinstance(key, tuple) else str(key_split(key))
 
 
 def _split_over(rows: list[Row]) -> list[Row]:
-    """Return rows of which those of the user's process, whose threads run side by side, do not overlap."""
+    """Return rows without overlaps of the user's process, whose threads run side by side."""
     own = sorted([row for row in rows if row[0] == CLIENT], key=lambda row: row[1])
     found = [row for row in rows if row[0] != CLIENT]
     last = None

@@ -1,4 +1,4 @@
-"""`report`: a page about all that is computed within a context."""
+"""`report`: a page about all computations within a context."""
 
 from __future__ import annotations
 
@@ -27,38 +27,38 @@ from dask_mars.version import __version__
 
 logger = logging.getLogger(__name__)
 
-#: Packages whose versions are told if they are loaded.
+#: Packages whose versions are listed if they are loaded.
 _PACKAGES = ("distributed", "xarray", "zarr", "pandas", "scipy", "numba", "h5py", "pyarrow")
-#: Parts of names of settings that are nobody else's business.
+#: Parts of setting names whose values are secret.
 _SECRET = ("password", "secret", "token", "credential")
 
 
 class report(Callback):  # type: ignore[misc]  # noqa: N801
-    """Writes a page about what the engines of this process compute: one file, that asks for nothing else.
+    """Writes a page about the computations of this process's engines: one self-contained file.
 
-    It has a timeline by worker, memory over time against the limit, layers by time and bytes, what went to disk,
+    It has a timeline by worker, memory over time against the limit, layers by time and bytes, spilled data,
     failures, retries and deaths of workers, versions and settings. It is a context manager; and a callback of
     Dask, by ``callbacks=[report("report.html")]`` for one computation, or by `register` for all until
-    `unregister`, each of which replaces the page.
+    `unregister`; each of them replaces the page.
 
     Parameters
     ----------
     path : str or Path
-        Of the file, which is replaced. ``{pid}`` in it stands for the number of the process.
+        Path of the file, which is replaced. ``{pid}`` in it stands for the process id.
     title : str, optional
-        What stands above it.
+        Heading of the page.
 
     Attributes
     ----------
     path : Path
-        Of the file.
+        Absolute path of the file.
     recorded : Recorded or None
-        What the page tells, as data, once it is written.
+        The data of the page, once it is written.
 
     Raises
     ------
     OSError
-        The file cannot be written; that is found out when the context begins.
+        The file cannot be written; this is checked when the context begins.
 
     Examples
     --------
@@ -75,7 +75,7 @@ class report(Callback):  # type: ignore[misc]  # noqa: N801
         self._title = title
         self._lock = threading.Lock()
         self._recording: Recording | None = None
-        #: Contexts and computations within which others may be started.
+        #: Number of open contexts and computations, which may be nested.
         self._depth = 0
         self._when = ""
 
@@ -107,7 +107,7 @@ class report(Callback):  # type: ignore[misc]  # noqa: N801
         with self._lock:
             if self._depth == 0:
                 self._when = time.strftime("%Y-%m-%d %H:%M:%S")
-                # Better an error now than after hours.
+                # An error now is better than one after hours.
                 _write(self.path, page.placeholder(self._title, self._when))
                 self._recording = Recording()
                 listeners.add(self._recording)
@@ -128,7 +128,7 @@ class report(Callback):  # type: ignore[misc]  # noqa: N801
             except OSError as error:
                 if not has_failed:
                     raise
-                # What has failed is more to the point.
+                # The computation's own error is more important.
                 logger.warning("%s", error)
 
     def __repr__(self) -> str:
@@ -139,7 +139,7 @@ class report(Callback):  # type: ignore[misc]  # noqa: N801
 
 
 def _write(path: Path, text: str) -> None:
-    """Replace a file as a whole: nobody sees half of it."""
+    """Replace a file atomically."""
     if path.is_dir():
         raise IsADirectoryError(f"the report cannot be written to {path}: it is a directory, not a file")
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: Of layers, told apart by most people on light and on dark ground.
+#: Colours of layers, distinguishable for most people on light and on dark ground.
 COLOURS = (
     "#4269d0",
     "#efb118",

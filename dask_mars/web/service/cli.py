@@ -52,10 +52,10 @@ def main(
     memory_limit: str | None,
     scheduler: str | None,
 ) -> None:
-    """Compute what users submit, keep the results, and show what goes on.
+    """Compute what users submit, keep the results, and show the progress.
 
-    By default it listens at a unix socket alone, to which nobody but you can connect. At a port it asks for a
-    token, which is in connection.json in the directory.
+    By default it listens only on a unix socket, to which only you can connect. On a port it requires a token,
+    which is in connection.json in the directory.
     """
     if keyfile is not None and certfile is None:
         raise click.UsageError("--keyfile belongs to --certfile")
@@ -64,7 +64,7 @@ def main(
     address = address or "127.0.0.1"
     if port is not None and not (is_local(address) or certfile is not None or behind_proxy):
         raise click.UsageError(
-            f"{address!r} can be reached from elsewhere, and whoever listens in would read the token: give "
+            f"{address!r} can be reached from elsewhere, and a listener on the network would read the token: give "
             "--certfile, or --behind-proxy if a proxy encrypts"
         )
     if scheduler is not None:
@@ -80,7 +80,7 @@ def main(
         if port is not None:
             file = directory / addresses.CONNECTION_FILE
             click.echo(f"its tokens are in {file}")
-            # Elsewhere than in a terminal it may be a log that others read.
+            # Other output than a terminal may be a log that others read.
             if sys.stdout.isatty():
                 token = json.loads(file.read_text(encoding="utf-8"))["token"]
                 click.echo(f"open {where}?token={token}")
@@ -92,7 +92,7 @@ def main(
 
 
 def _check_scheduler(address: str) -> None:
-    """Refuse what cannot be a scheduler's address, as `dask-mars-worker` does."""
+    """Refuse an invalid address of a scheduler, as `dask-mars-worker` does."""
     try:
         from dask_mars.cluster.cli import scheduler_address
     except ModuleNotFoundError as error:
@@ -104,7 +104,7 @@ def _check_scheduler(address: str) -> None:
 
 
 def _memory(text: str | None) -> int | float | str | None:
-    """Return a memory limit as a runtime takes it: numbers up to 1 are shares."""
+    """Return a memory limit for a runtime: numbers up to 1 are shares."""
     if text is None:
         return None
     try:

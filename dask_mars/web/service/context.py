@@ -1,4 +1,4 @@
-"""What the handlers of a service share."""
+"""The shared objects of a service's handlers."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from dask_mars.web.service.monitor import ServiceMonitor
 from dask_mars.web.service.store import Store
 from dask_mars.web.service.supervisor import Supervisor
 
-#: Bytes of bodies and results that are in memory at once, for each request.
+#: Bytes of bodies and results in memory, for each request.
 PIECE_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)
 class Service:
-    """What the handlers here share.
+    """The shared objects of a service's handlers.
 
     Attributes
     ----------
     store : Store
         The records.
     supervisor : Supervisor
-        Who has the runner.
+        Supervisor of the runner.
     monitor : ServiceMonitor
-        What is shown.
+        Source of the data.
     executor : Executor
-        Where files are read and written, so that a slow disk is waited for there.
+        Threads for files, so that the event loop never waits for a slow disk.
     versions : dict
-        Those that submissions must have been made with.
+        Versions that submissions must match.
     body_limit_bytes : int
-        Of a submission.
+        Largest submission.
     """
 
     store: Store
@@ -43,5 +43,5 @@ class Service:
     body_limit_bytes: int
 
     async def run(self, function: Any, *arguments: Any) -> Any:
-        """Call what waits for the disk."""
+        """Call a function that waits for the disk."""
         return await asyncio.get_running_loop().run_in_executor(self.executor, function, *arguments)

@@ -1,4 +1,4 @@
-"""``GET computations/{id}/result``: in the form that is asked for, whole or in part."""
+"""``GET computations/{id}/result``, in the requested format, whole or in part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dask_mars.web.handling import ComputationHandler, Site
 from dask_mars.web.monitor import Json
 from dask_mars.web.service.context import PIECE_BYTES, Service
 
-#: How long the runner may take to write a result once more.
+#: Longest wait for the runner to convert a result to Arrow, in seconds.
 _ARROW_S = 60.0
 #: Media types of results.
 NPY, ARROW = "application/x-npy", "application/vnd.apache.arrow.file"
@@ -23,20 +23,20 @@ NPY, ARROW = "application/x-npy", "application/vnd.apache.arrow.file"
 _FORMATS = {"pickle": wire.MEDIA_TYPE, "npy": NPY, "json": api.JSON, "arrow": ARROW}
 _SUFFIXES = {wire.MEDIA_TYPE: ".mars", NPY: ".npy", api.JSON: ".json", ARROW: ".arrow"}
 
-#: A part of an answer: bytes, or where they are in a file.
+#: A part of an answer: bytes, or position and size in a file.
 _Part = bytes | tuple[int, int]
 
 
 class ResultHandler(ComputationHandler):
-    """``computations/{id}/result``: in the form that is asked for, whole or in part."""
+    """``computations/{id}/result``, in the requested format, whole or in part."""
 
     def initialize(self, site: Site, service: Service) -> None:  # type: ignore[override]
-        """Take what the handlers share."""
+        """Set the shared objects."""
         super().initialize(site)
         self._service = service
 
     async def get(self, id: str) -> None:
-        """Send it."""
+        """Send the result."""
         chosen = self.query("format").get("format")
         if chosen is not None and chosen not in _FORMATS:
             raise Problem(400, f"'format' is one of {', '.join(_FORMATS)}")
@@ -85,7 +85,7 @@ class ResultHandler(ComputationHandler):
         return media_type
 
     async def _arrow(self, row: Any, source: Path) -> tuple[Path, list[_Part]]:
-        """Have the runner write the result once more: here nobody reads pickles."""
+        """Let the runner convert the result to Arrow: the front never unpickles."""
         target = _arrow_of(source)
         if not target.exists():
             try:
@@ -105,7 +105,7 @@ class ResultHandler(ComputationHandler):
         written = _arrow_of(service.store.result(number))
         with contextlib.suppress(FileNotFoundError):
             if not service.store.grow(number, written.stat().st_size):
-                # The result has gone while it was written once more.
+                # The result was removed during the conversion.
                 written.unlink()
 
     async def _send(self, path: Path, parts: list[_Part]) -> None:
@@ -114,7 +114,7 @@ class ResultHandler(ComputationHandler):
         self.set_header("Accept-Ranges", "bytes")
         asked = self.request.headers.get("Range")
         if self.request.headers.get("If-Range", self._headers["ETag"]) != self._headers["ETag"]:
-            # What was fetched before is of something else.
+            # The earlier part belongs to another result.
             asked = None
         try:
             wanted = wire.parse_range(asked, total)
@@ -129,7 +129,7 @@ class ResultHandler(ComputationHandler):
             self.finish()
             return
         try:
-            # Whoever has it open reads it to its end, also when it is removed meanwhile.
+            # An open file can be read to its end, even if it is removed meanwhile.
             descriptor = await self._service.run(os.open, path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             raise _evicted() from None
@@ -151,7 +151,7 @@ class ResultHandler(ComputationHandler):
         await self.finish()
 
     async def _send_file(self, descriptor: int, start: int, stop: int) -> None:
-        """Send a part of a file, as fast as it is taken."""
+        """Send a part of a file, as fast as the client reads."""
         sent: Awaitable[None] | None = None
         for at in range(start, stop, PIECE_BYTES):
             # One piece is read while another is sent: a slow reader holds two in memory.
@@ -165,7 +165,7 @@ class ResultHandler(ComputationHandler):
 
 
 def _arrow_of(result: Path) -> Path:
-    """Return where a result is written once more."""
+    """Return the path of a result in Arrow's format."""
     return result.with_name(f"{result.name}.arrow")
 
 
@@ -174,7 +174,7 @@ def _evicted() -> Problem:
 
 
 def _read_header(path: Path) -> tuple[Json, list[int], int]:
-    """Return the header of a result's file, where its frames are, and its size."""
+    """Return the header of a result's file, the positions of its frames, and its size."""
     with path.open("rb") as file:
         length = wire.header_bytes(file.read(wire.PREFIX_BYTES))
         header = wire.decode_header(file.read(length))

@@ -1,4 +1,4 @@
-"""The front of a service: listens, answers and keeps records. It never reads a pickle, nor imports NumPy."""
+"""The front of a service: listens, answers and keeps records. It never unpickles, and does not import NumPy."""
 
 from __future__ import annotations
 
@@ -34,32 +34,32 @@ from dask_mars.web.versions import versions
 
 logger = logging.getLogger("dask_mars.web")
 
-#: How often it is looked what history is too old, or too much: at least, and at most.
+#: Longest and shortest interval between two removals of old history, in seconds.
 _TIDY_S, _TIDY_PAUSE_S = 60.0, 1.0
-#: Threads that ask the monitor, and those that wait for the disk.
+#: Threads for calls of the monitor, and for the disk.
 _ASKING, _READING = 4, 8
-#: Pieces of bodies that are read at once.
+#: Bytes of a body that are read at once.
 _CHUNK_BYTES = 1 << 18
-#: File descriptors that are enough.
+#: Sufficient number of file descriptors.
 _DESCRIPTORS = 8192
 
 
 @dataclass(frozen=True)
 class Listening:
-    """Where a service listens.
+    """The addresses of a service.
 
     Attributes
     ----------
     socket : Path
-        A unix socket.
+        Path of a unix socket.
     port : int or None
-        None for no port at all.
+        Port; None for none.
     address : str
-        Of the interface of the port.
+        Address of the port's interface.
     certfile, keyfile : Path or None
-        To encrypt what is said there.
+        Certificate and key for encryption of the port.
     behind_proxy : bool
-        Whether a proxy stands before the port, and encrypts.
+        Whether the port is behind a proxy, which encrypts.
     """
 
     socket: Path
@@ -71,31 +71,31 @@ class Listening:
 
 
 def serve(directory: Path, listening: Listening, runner: Json, ready: Callable[[str], None]) -> None:
-    """Run a service until the process is told to end, by SIGTERM or SIGINT.
+    """Run a service until SIGTERM or SIGINT.
 
     Parameters
     ----------
     directory : Path
-        Of its records.
+        Directory of its records.
     listening : Listening
-        Where.
+        Its addresses.
     runner : dict
-        What `Supervisor` takes as options.
+        Options for `Supervisor`.
     ready : callable
-        Told where it listens when it does.
+        Called with the address once it listens.
 
     Raises
     ------
     DirectoryInUse
-        Another service has the directory.
+        Another service uses the directory.
     OSError
         It cannot listen there.
     ValueError
-        Others could read what is said at the address, or a setting makes no sense.
+        The address would be unprotected, or a setting is invalid.
     Exception
-        It can compute nothing any more, as its records cannot be written.
+        It had to stop, as its records could not be written.
     """
-    # The runner would find out too late that a setting makes no sense.
+    # Check settings here: the runner would report errors too late.
     config.settings(runner["num_workers"], runner["memory_limit"])
     store = Store(directory)
     try:
@@ -118,7 +118,7 @@ class _Front:
         self._site: Site | None = None
 
     async def serve(self, ready: Callable[[str], None]) -> None:
-        """Listen, and answer until it is told to end."""
+        """Listen, and answer until the end is requested."""
         self._loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._ending.set)
@@ -205,13 +205,13 @@ class _Front:
     # -- in other threads ---------------------------------------------------------------------------------------
 
     def _failed(self, error: Exception) -> None:
-        """End, so that whoever looks after the service begins anew."""
+        """End the service, so that its supervisor may restart it."""
         assert self._loop is not None
         self._failure = error
         self._loop.call_soon_threadsafe(self._ending.set)
 
     def _ended(self, id: str | None) -> None:
-        """Tell those who wait for a computation, and have it looked whether there is too much history now."""
+        """Notify waiting requests of a computation's end, and check the size of the history."""
         assert self._loop is not None
         # The loop may just have ended.
         with contextlib.suppress(RuntimeError):
@@ -225,14 +225,14 @@ class _Front:
             self._site.snapshots.forget("computation", id)
 
     async def _keep_tidy(self, executor: ThreadPoolExecutor) -> None:
-        """Forget what is too old, and too much, again and again."""
+        """Remove expired and surplus history periodically."""
         while True:
             self._has_more.clear()
             try:
                 await asyncio.get_running_loop().run_in_executor(executor, self._store.tidy, *self._history)
             except Exception:
                 logger.exception("old computations could not be removed")
-            # Not for each of many that end at once.
+            # Once for many computations that end together.
             await asyncio.sleep(_TIDY_PAUSE_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_TIDY_S):
@@ -240,17 +240,17 @@ class _Front:
 
 
 def _room_for_connections() -> int:
-    """Return how many connections each server may have at once, after seeing to it that they may be many."""
+    """Raise the limit of file descriptors, and return the most connections of each server."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < _DESCRIPTORS:
         soft = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    # Two servers share them with files that are read and written.
+    # Two servers share the descriptors with files.
     return max(_DESCRIPTORS if soft == resource.RLIM_INFINITY else min(soft, _DESCRIPTORS), 16) // 4
 
 
 def _history() -> tuple[float | None, int | None]:
-    """Return for how long what is over is remembered, and how many bytes it may take."""
+    """Return the longest age and the largest size of the history, in seconds and bytes."""
     age, size = config.get("web.history.age"), config.get("web.history.bytes")
     try:
         age_s = None if age is None else float(parse_timedelta(age))

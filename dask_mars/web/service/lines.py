@@ -1,4 +1,4 @@
-"""Messages between front and runner: JSON objects, one a line, over a socket pair."""
+"""Messages between front and runner: JSON objects, one per line, over a socket pair."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Lines:
     Parameters
     ----------
     connection : socket
-        Belongs to this object from now on.
+        The socket, owned by this object from now on.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -25,7 +25,7 @@ class Lines:
         self._is_mute = False
 
     def send(self, message: Json) -> bool:
-        """Send a message; return whether the other side is still there to hear it."""
+        """Send a message; return whether the other side is still connected."""
         line = json.dumps(message).encode() + b"\n"
         try:
             with self._lock:
@@ -37,29 +37,29 @@ class Lines:
         return True
 
     def __iter__(self) -> Iterator[Json]:
-        """Yield messages until the other side has gone."""
+        """Yield messages until the other side has closed the connection."""
         with self._connection.makefile("rb") as file:
             try:
                 for line in file:
-                    # A process that is killed may leave half a line.
+                    # A killed process may leave half a line.
                     if line.endswith(b"\n"):
                         yield json.loads(line)
             except (OSError, ValueError):
-                # What makes no sense comes from a process that is out of its mind.
+                # Invalid messages mean a broken process.
                 return
 
     def mute(self) -> None:
-        """Send nothing any more."""
+        """Ignore all later messages to send."""
         with self._lock:
             self._is_mute = True
 
     def end(self) -> None:
-        """Have both sides read the end, from any thread."""
+        """Shut down both directions, from any thread."""
         try:
             self._connection.shutdown(socket.SHUT_RDWR)
         except OSError:
             return
 
     def close(self) -> None:
-        """Give the socket back."""
+        """Close the socket."""
         self._connection.close()

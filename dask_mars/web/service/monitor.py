@@ -1,4 +1,4 @@
-"""What a service shows: the rows of its store, and what the runner says of those that it computes."""
+"""The data of a service: the rows of its store, and the runner's reports about its computations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dask_mars.web.service.supervisor import Supervisor
 
 _NO_CHUNKS = dict.fromkeys(answers.Chunks.__annotations__, 0)
 _NO_MEMORY = dict.fromkeys(answers.Memory.__annotations__, 0)
-#: What there is to say of a computation that nobody has looked at while it ran.
+#: Answers about a computation without records of its run.
 _NOTHING: dict[str, Json] = {
     "log": {"lines": [], "truncated": False},
     "timeline": {"start": 0.0, "workers": [], "labels": [], "layers": [], "tasks": [], "memory": [], "events": []},
@@ -26,14 +26,14 @@ _NOTHING: dict[str, Json] = {
 
 
 class ServiceMonitor:
-    """Tells what a service has computed, computes, and is going to.
+    """Monitor of a service's past, current and queued computations.
 
     Parameters
     ----------
     store : Store
         The records.
     supervisor : Supervisor
-        Who knows the runner.
+        Supervisor of the runner.
     """
 
     def __init__(self, store: Store, supervisor: Supervisor) -> None:
@@ -41,14 +41,14 @@ class ServiceMonitor:
         self._supervisor = supervisor
 
     def revision(self) -> int:
-        """Return a number that grows with each change that an answer would show."""
+        """Return a number that grows with each visible change."""
         return self._store.revision
 
     def state(self) -> Json:
-        """Return workers, memory, and how many computations there are in each state."""
+        """Return workers, memory, and the number of computations in each state."""
         revision = self._store.revision
         told: Json = {}
-        # The runner may be about to start, or busy with something that lets nobody else have a turn.
+        # The runner may be starting, or too busy to answer.
         with contextlib.suppress(KeyError, TimeoutError):
             told = self._supervisor.ask("state")
         return {
@@ -101,26 +101,26 @@ class ServiceMonitor:
         return {**self._summary(row), "layers": told.get("layers", [])}
 
     def cancel(self, id: str) -> bool:
-        """Ask for the end of a computation; False if it is over already."""
+        """Cancel a computation; return False if it is over."""
         return self._supervisor.cancel(self._store.row(id)["number"])
 
     def error(self, id: str) -> Json:
-        """Return why a computation failed."""
+        """Return the error of a computation."""
         told = self.failure(self._store.row(id))
         return {name: told.get(name, "") for name in ("type", "message", "traceback")}
 
     def failure(self, row: sqlite3.Row) -> Json:
-        """Return all there is to say of the exception that a computation failed with: nothing if it did not.
+        """Return the description of a computation's exception; empty without one.
 
         Parameters
         ----------
         row : sqlite3.Row
-            Of a computation that is over.
+            Row of an ended computation.
 
         Returns
         -------
         dict
-            ``type`` and ``message``; unless it is too long ago, ``traceback``, and perhaps ``pickle`` as base64.
+            ``type`` and ``message``; unless they were removed, ``traceback``, and perhaps ``pickle`` as base64.
         """
         if row["error"] is None:
             return {}
@@ -128,7 +128,7 @@ class ServiceMonitor:
         return told | (self._store.kept(row["number"]).get("error") or {})
 
     def log(self, id: str) -> Json:
-        """Return the lines that a computation's tasks wrote."""
+        """Return the output lines of a computation's tasks."""
         return self._facet(self._store.row(id), "log")
 
     def timeline(self, id: str) -> Json:
@@ -140,7 +140,7 @@ class ServiceMonitor:
         row = self._store.row(id)
         if layer is None:
             return self._facet(row, "graph", None)
-        # Blocks of layers are not kept, as there may be millions; those who have computed them remember some.
+        # Blocks of layers are not stored, as there may be millions; the runner keeps some.
         try:
             told: Json = self._supervisor.ask("graph", row["number"], layer)
         except TimeoutError:
@@ -148,11 +148,11 @@ class ServiceMonitor:
         return told
 
     def profile(self, id: str) -> Json:
-        """Return the time and memory that each layer took."""
+        """Return the time and memory of each layer."""
         return self._facet(self._store.row(id), "profile")
 
     def explain(self, id: str | None, key: str | None) -> Json:
-        """Return why a computation, or all of them, or one chunk, does not go on."""
+        """Return why a computation, all of them, or one chunk waits."""
         if id is None:
             try:
                 told: Json = self._supervisor.ask("explain", None, key)
@@ -171,7 +171,7 @@ class ServiceMonitor:
         return self._facet(row, "explain", key)
 
     def _facet(self, row: sqlite3.Row, name: str, *arguments: Any) -> Json:
-        """Return what the runner says of a computation, or has said when that was over."""
+        """Return the runner's answer about a computation, or the stored one after its end."""
         if row["state"] in OVER:
             return dict(self._store.kept(row["number"]).get(name) or _NOTHING.get(name, {}))
         try:

@@ -1,4 +1,4 @@
-"""A service that computes on the agents of a Dask scheduler: what computes, and what there is to tell of them."""
+"""A service that computes on the agents of a Dask scheduler: its backend, and its monitor."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class ClusterMonitor(RuntimeMonitor):
-    """Tells of this process's computations on a cluster, and of its agents.
+    """Monitor of this process's computations on a cluster, and of its agents.
 
     Parameters
     ----------
     runtime : Runtime
-        Has the records of the computations.
+        The runtime with the records of the computations.
     address : str
-        Of the scheduler.
+        Address of the scheduler.
     """
 
     def __init__(self, runtime: Runtime, address: str) -> None:
@@ -29,19 +29,19 @@ class ClusterMonitor(RuntimeMonitor):
         self._address = address
 
     def backend(self) -> GraphBackend:
-        """Return what computes one graph on the agents that there are."""
+        """Return the backend for one graph on the current agents."""
         from dask_mars.cluster import backend
 
         return backend.cluster_of(backend.connect(self._address))
 
     def state(self) -> Json:
-        """Return agents, their memory, and how many computations there are in each state."""
+        """Return agents, their memory, and the number of computations in each state."""
         cluster = self._cluster()
         workers, memory = cluster.state()["workers"], cluster.memory()
         return {
             **super().state(),
             "workers": [
-                # Processes of other hosts have no number that would say anything here.
+                # Process ids of other hosts mean nothing here.
                 {
                     "worker": number,
                     "label": worker["name"],
@@ -65,7 +65,7 @@ class ClusterMonitor(RuntimeMonitor):
         }
 
     def explain(self, id: str | None, key: str | None) -> Json:
-        """Return why a computation, or all of them, or one chunk, does not go on, as rows of text."""
+        """Return why a computation, all of them, or one chunk waits, as rows of text."""
         if id is None and key is None:
             return {"rows": self._cluster().explain().splitlines()}
         return super().explain(id, key)

@@ -1,4 +1,4 @@
-"""The runner as the front sees it: a process, a line to it, and questions that are not answered yet."""
+"""The front's view of the runner: a process, a connection, and unanswered questions."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from typing import Any
 from dask_mars.web.monitor import Json
 from dask_mars.web.service.lines import Lines
 
-#: How long the runner may take to end when it is not needed any more.
+#: Longest wait for the runner's end, in seconds.
 _END_S = 10.0
-#: Questions that a runner may have before it; one that answers none is asked no more, as its line would be full.
+#: Most unanswered questions; a runner that does not answer gets no more, as its socket buffer would fill up.
 _MOST_QUESTIONS = 20
 
 
 class RunnerProcess:
     """One runner, from its start to its end.
 
-    One thread starts it, reads what it says and sees to its end; any may send and ask.
+    One thread starts it, reads its messages and waits for its end; any thread may send and ask.
 
     Parameters
     ----------
     settings : dict
-        For `dask_mars.web.service.runner.main`.
+        Settings for `dask_mars.web.service.runner.main`.
 
     Raises
     ------
     OSError
-        There is no room for another process.
+        The system cannot start another process.
 
     Attributes
     ----------
     pid : int
         Its process id.
     is_ready : bool
-        Whether it has said that it can compute.
+        Whether it has reported that it can compute.
     """
 
     def __init__(self, settings: Json) -> None:
@@ -50,7 +50,7 @@ class RunnerProcess:
         try:
             settings = {**settings, "socket": theirs.fileno(), "parent": os.getpid()}
             self._process = subprocess.Popen(
-                # Modules are not looked for in the directory that this was started in, which may be anybody's.
+                # -P: no imports from the current directory, which other users may control.
                 [sys.executable, "-P", "-m", "dask_mars.web.service.runner", json.dumps(settings)],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -67,15 +67,15 @@ class RunnerProcess:
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._questions: dict[int, Future[Json]] = {}
-        #: Answers that are still to come, whether or not anybody waits for them.
+        #: Number of missing answers, also of those that nothing waits for.
         self._unanswered = 0
 
     def send(self, message: Json) -> bool:
-        """Tell it something; return whether it is still there to hear it."""
+        """Send a command; return whether the runner is still connected."""
         return self._lines.send(message)
 
     def ask(self, what: str, number: int | None, arguments: tuple[Any, ...], timeout_s: float) -> Json:
-        """Ask it something; see `Supervisor.ask`."""
+        """Ask a question; see `Supervisor.ask`."""
         answer: Future[Json] = Future()
         with self._lock:
             if self._unanswered >= _MOST_QUESTIONS:
@@ -96,7 +96,7 @@ class RunnerProcess:
         return answered
 
     def __iter__(self) -> Iterator[Json]:
-        """Yield what it says of computations, until it has gone."""
+        """Yield its messages about computations, until it has ended."""
         for message in self._lines:
             if message["say"] == "answer":
                 self._answered(message)
@@ -111,11 +111,11 @@ class RunnerProcess:
             answer.set_result(message)
 
     def hang_up(self) -> None:
-        """Have it end itself."""
+        """Close the connection, so that it ends itself."""
         self._lines.end()
 
     def kill(self) -> None:
-        """End it now."""
+        """Kill it."""
         self._process.kill()
 
     def finish(self) -> int:

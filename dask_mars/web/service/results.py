@@ -1,4 +1,4 @@
-"""A result as a file: its frames, and in the header all that the front has to know to send it in other forms."""
+"""Results as files: frames, and a header with all facts that the front needs for other formats."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from dask_mars.web.monitor import Json
 from dask_mars.web.pickles import pack, unpack
 from dask_mars.web.service.store import SPARE_BYTES, sync_directory
 
-#: Results with more elements are not sent as JSON.
+#: Limits of results in JSON: elements, and bytes.
 _JSON_ELEMENTS = 10_000
 _JSON_BYTES = 256 << 10
-#: Arrays up to this size are in the header, as those are whose bytes stay in the pickle.
+#: Largest array in the header, in bytes; its bytes also stay in the pickle.
 _INLINE_BYTES = 1 << 17
-#: Bytes that are written before it is looked whether they are still wanted.
+#: Bytes to write between two checks for a cancellation.
 _PIECE_BYTES = 64 << 20
 
 
@@ -41,16 +41,16 @@ def write(
     value : object
         The result.
     is_tuple : bool
-        Whether it is what Dask asks of a scheduler: if that is a tuple of one, others mean its element.
+        Whether it is a scheduler's result: other formats show the element of a tuple of one.
     incoming, target : Path
-        Where it is written, and the name that it gets when it is whole.
+        Path during the write, and the final one.
     checkpoint : callable, optional
-        Called now and then, to raise if nobody wants the result any more.
+        Called repeatedly; raises after a cancellation.
 
     Raises
     ------
     OSError
-        There is no room on the disk. Some stays free, for the records of the service.
+        The disk is full. Some bytes stay free for the records of the service.
     """
     if is_tuple and isinstance(value, tuple) and len(value) == 1:
         shown = _contiguous(value[0])
@@ -94,7 +94,7 @@ def _write_all(descriptor: int, view: memoryview, checkpoint: Callable[[], None]
 
 
 def read(path: Path) -> tuple[Json, Any]:
-    """Return the header of a result, or of a submission, and what was packed."""
+    """Return the header and the value of a result, or of a submission."""
     with path.open("rb", buffering=0) as file:
         header = wire.decode_header(_exactly(file.readinto, bytearray, _header_bytes(file)))
         return header, unpack([_exactly(file.readinto, _memory, size) for size in header["frames"]])
@@ -120,14 +120,14 @@ def _exactly(readinto: Callable[[Any], int | None], make: Callable[[int], Any], 
 
 
 def _contiguous(value: Any) -> Any:
-    """Return an array that is in one piece: pickles of others have all of their bytes in them, as copies."""
+    """Return a contiguous array: others are copied into their pickle."""
     if type(value) is np.ndarray and not value.flags.forc and not value.dtype.hasobject:
         return np.ascontiguousarray(value)
     return value
 
 
 def _npy(value: Any, frames: Sequence[memoryview]) -> Json | None:
-    """Say how the file of `numpy.save` is put together: its header, and the frame, or all of it."""
+    """Return the parts of a file of `numpy.save`: its header, and the number of the frame, or all of it."""
     if isinstance(value, np.generic):
         value = np.asarray(value)
     if type(value) is not np.ndarray or value.dtype.hasobject:
@@ -143,7 +143,7 @@ def _npy(value: Any, frames: Sequence[memoryview]) -> Json | None:
 
 
 def _as_json(value: Any, description: ValueDescription) -> str | None:
-    """Return a small result as JSON, None if it is not small, or means nothing there."""
+    """Return a small result as JSON, None if it is too large or has no form there."""
     plain = value
     if isinstance(value, (np.ndarray, np.generic)):
         if value.size > _JSON_ELEMENTS or value.dtype.kind not in "biufSUM":
@@ -152,7 +152,7 @@ def _as_json(value: Any, description: ValueDescription) -> str | None:
     elif not isinstance(value, (bool, int, float, str, list, tuple, dict, type(None))):
         return None
     try:
-        # Others than Python do not read NaN.
+        # Other readers than Python do not accept NaN.
         text = json.dumps({**description, "value": plain}, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
         return None
@@ -160,19 +160,19 @@ def _as_json(value: Any, description: ValueDescription) -> str | None:
 
 
 def _is_table(value: Any) -> bool:
-    """Say whether Arrow has a form for it: for frames, series and columns of numbers."""
+    """Return whether Arrow can represent a value: frames, series and columns of numbers."""
     if type(value) is np.ndarray:
         return value.ndim == 1 and value.dtype.kind in "biufMm"
     return package_of(type(value)) == "pandas" and hasattr(value, "index")
 
 
 def write_arrow(source: Path, incoming: Path, target: Path) -> None:
-    """Write a result once more, as a file of Arrow's.
+    """Write a result also as a file of Arrow's.
 
     Raises
     ------
     ModuleNotFoundError
-        There is no pyarrow.
+        pyarrow is not installed.
     """
     import pyarrow  # type: ignore[import-untyped]
 

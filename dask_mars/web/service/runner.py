@@ -1,7 +1,7 @@
-"""The process that computes for a service. It reads what users have pickled, and never listens.
+"""The process that computes for a service. It unpickles graphs of users, and never listens on a port.
 
-It is told what to do, and tells what becomes of it, in lines of JSON over a socket that it has inherited; graphs
-and results are files of the service's directory. It ends when the front does.
+It gets commands and sends reports as lines of JSON over an inherited socket; graphs and results are files of the
+service's directory. It ends when the front does.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from dask_mars.web.service.store import SPARE_BYTES
 
 logger = logging.getLogger("dask_mars.web")
 
-#: Pickled exceptions that are larger stay here; what they say is told.
+#: Largest pickled exception that is sent, in bytes; of larger ones only the text is sent.
 _ERROR_BYTES = 256 << 10
-#: How often the front is told how far computations are.
+#: Interval for progress reports to the front, in seconds.
 _REPORT_S = 0.25
-#: The longest message of an exception in a list, and the longest message and traceback otherwise, in characters.
+#: Longest error message in a list, and longest message and traceback elsewhere, in characters.
 _MESSAGE, _TEXT = 2_000, 50_000
 _OF_MODULES = (
     ". The service has to find the modules that you use, as they are: install them where it runs, or start it "
@@ -58,21 +58,21 @@ _OF_MODULES = (
 
 
 class Run:
-    """A computation in this process, and a thread that computes it.
+    """A computation in this process, with a thread of its own.
 
     Parameters
     ----------
     runner : Runner
-        Where.
+        The runner.
     order : dict
-        What the front has said.
+        The front's command.
 
     Attributes
     ----------
     number : int
-        By which the front knows it.
+        The front's number for it.
     record : Record
-        What others know of it in this process, by an id of its own: the front's may have been here before.
+        The record in this process, with an id of its own: an earlier attempt may have had the front's id here.
     """
 
     def __init__(self, runner: Runner, order: Json) -> None:
@@ -83,15 +83,15 @@ class Run:
         self._told: ChunkCounts | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         threading.Thread(target=self._run, name=f"computation-{self.number}", daemon=True).start()
 
     def say(self, what: str, **facts: Any) -> None:
-        """Tell the front something of this computation."""
+        """Report a fact about this computation to the front."""
         self.runner.lines.send({"say": what, "number": self.number, **facts})
 
     def say_progress(self) -> None:
-        """Tell the front how many chunks are computed, if that is news."""
+        """Report the number of computed chunks to the front, if it has changed."""
         counts = self.record.counts()
         if counts != self._told and not self.record.is_over:
             self._told = counts
@@ -110,17 +110,17 @@ class Run:
             told = {"say": "cancelled"}
         except GraphRefused as error:
             told, failure = {"say": "refused"}, _failure(error)
-        # What users pickle may raise anything.
+        # Objects of users may raise anything.
         except BaseException as error:
             told, failure = {"say": "failed"}, _failure(error)
         if failure:
-            # The front keeps this in the row, which is read for each list.
+            # The front keeps this in the row, which each list reads.
             told["error"] = {"type": failure["type"], "message": failure["message"][:_MESSAGE]}
         told.setdefault("file_bytes", 0)
         try:
             told["file_bytes"] += self.runner.keep_details(self, failure)
         except Exception:
-            # The computation counts, and not what there is to say of it.
+            # A failure to write the details must not fail the computation.
             logger.exception("the details of a computation could not be written")
         self.runner.forget(self)
         self.say(told.pop("say"), **told, progress={"chunks": _counted(self.record.counts())})
@@ -142,7 +142,7 @@ class Run:
             value = schedule(*submitted)
         else:
             (value,) = dask.compute(submitted, scheduler=schedule)
-        # A graph may be large, and so is a result.
+        # A graph may be large, and so may a result.
         del submitted
         self.record.checkpoint()
         directory = self.runner.directory
@@ -165,7 +165,7 @@ class Run:
             raise GraphRefused(text) from error
 
     def _check(self, graph: ChunkGraph) -> None:
-        """Refuse what would not do here what the user wants of it."""
+        """Refuse graphs that would not do here what the user expects."""
         for operand in graph.operands:
             if operand.in_client and stores_chunk(operand.functions):
                 raise GraphRefused(
@@ -189,19 +189,19 @@ class Runner:
     Parameters
     ----------
     lines : Lines
-        To the front.
+        Connection to the front.
     directory : Path
-        The service's.
+        Directory of the service.
     backend : callable
-        Returns what computes one graph.
+        Returns the backend for one graph.
     monitor : RuntimeMonitor
-        Of what computes.
+        Monitor of the runtime.
     records : Records
-        Of the computations.
+        The records of the computations.
     memory_limit : int or None
-        The most bytes that a result may have.
+        Largest result, in bytes.
     checkpoint : CheckpointSettings or None
-        How what is computed is saved.
+        Checkpoint settings for computations.
     """
 
     def __init__(
@@ -226,18 +226,18 @@ class Runner:
         self._ending = threading.Event()
 
     def serve(self) -> None:
-        """Do what the front says, until it has gone."""
+        """Execute the front's commands until it closes the connection."""
         self.lines.send({"say": "ready"})
         reporter = threading.Thread(target=self._report, name="progress", daemon=True)
         reporter.start()
         for message in self.lines:
             getattr(self, f"_do_{message['do']}")(message)
-        # Computations that end because everything does are begun again by the next service.
+        # The next service restarts computations that end only because of this.
         self.lines.mute()
         self._ending.set()
 
     def _report(self) -> None:
-        """Tell now and then how far computations are, and listen for what is to be told when they are over."""
+        """Report the progress of computations periodically, and keep the recorder listening."""
         while not self._ending.wait(_REPORT_S):
             live = self._live()
             if live:
@@ -262,7 +262,7 @@ class Runner:
             run.record.cancel()
 
     def _do_ask(self, message: Json) -> None:
-        # What takes longer must not keep others from being cancelled.
+        # A slow answer must not delay cancellations.
         threading.Thread(target=self._answer, args=(message,), name="answer", daemon=True).start()
 
     def _answer(self, message: Json) -> None:
@@ -270,7 +270,7 @@ class Runner:
         try:
             told["answer"] = self._found(message["what"], message["number"], *message["arguments"])
         except (KeyError, ModuleNotFoundError) as error:
-            # The front knows what to say of what nobody knows.
+            # The front turns this into its own error.
             told["missing"] = str(error)
         except OSError as error:
             logger.warning("the question for %s could not be answered: %s", message["what"], error)
@@ -292,9 +292,9 @@ class Runner:
         return method(None if number is None else self._runs[number].record.id, *arguments)
 
     def keep_details(self, run: Run, failure: Json) -> int:
-        """Write what there is to say of a computation when it is over, and return how many bytes that are."""
+        """Write the details of an ended computation, and return their size in bytes."""
         monitor, id = self._monitor, run.record.id
-        # As it is now that it is over, and not as it was seen last.
+        # Not the last snapshot: the final state.
         monitor.look_again()
         details = {
             "error": failure,
@@ -311,13 +311,13 @@ class Runner:
         return len(text)
 
     def forget(self, run: Run) -> None:
-        """Let a computation go that is over."""
+        """Remove an ended computation."""
         with self._lock:
             self._runs.pop(run.number, None)
 
 
 def _declared_bytes(graph: ChunkGraph) -> int:
-    """Return how many bytes the results of a graph have at least, as far as that is known beforehand."""
+    """Return the declared bytes of a graph's results: a lower bound, as some have no declared size."""
     sizes = DeclaredSizes(graph)
     found = 0
     for chunk in graph.outputs:
@@ -332,7 +332,7 @@ def _counted(counts: ChunkCounts) -> Json:
 
 
 def _failure(error: BaseException) -> Json:
-    """Return all there is to say of an exception."""
+    """Return the description of an exception."""
     try:
         message = str(error)
     except Exception:
@@ -350,13 +350,13 @@ def _failure(error: BaseException) -> Json:
 
 
 def _checkpoint(directory: Path) -> CheckpointSettings | None:
-    """Return how what is computed is saved, for those that come after this process."""
+    """Return the checkpoint settings, which let a later process continue."""
     if not config.get("web.checkpoints"):
         return None
     root = directory / "checkpoints"
-    # What users annotate is honoured where there is a directory.
+    # The user's save annotations need a configured directory.
     dask.config.set({"dask-mars.checkpoint.directory": str(root)})
-    # The targets of stores were made before the graph was submitted, and nobody makes them anew.
+    # Targets were created before the submission, and no retry recreates them.
     return configured(str(root))._replace(trusts_targets=True, spare_bytes=SPARE_BYTES)
 
 
@@ -366,12 +366,12 @@ def main(settings: Json) -> None:
     Parameters
     ----------
     settings : dict
-        ``socket``, the descriptor; ``directory``; ``num_workers``, ``memory_limit`` and ``scheduler``, as on the
-        command line of the service.
+        ``socket``, a file descriptor; ``directory``; ``num_workers``, ``memory_limit`` and ``scheduler``, as on
+        the command line of the service.
     """
-    # Ctrl-C in a terminal is the front's, which ends this process when it is done.
+    # Ctrl-C in a terminal is for the front, which then ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # What users unpickle may hold this process up, so that it would not notice that the front has gone.
+    # Unpickling may block this process, so that it would not notice the front's end.
     die_with_parent(settings["parent"])
     lines = Lines(socket.socket(fileno=settings["socket"]))
     directory = Path(settings["directory"])
@@ -382,14 +382,14 @@ def main(settings: Json) -> None:
             return EngineBackend(runtime.engine, lambda: runtime.settings.store_limit)
 
         if address is None:
-            # Before the first computation, so that all of that is seen.
+            # Before the first computation, so that the monitor sees all of it.
             runtime.engine()
             monitor, limit = RuntimeMonitor(runtime), runtime.settings.memory_limit
             Runner(lines, directory, here, monitor, runtime.records, limit, _checkpoint(directory)).serve()
         else:
             cluster = ClusterMonitor(runtime, address)
             Runner(lines, directory, cluster.backend, cluster, runtime.records, None).serve()
-    # Threads that compute what nobody waits for any more would have Python wait for them.
+    # Python would wait for the threads of abandoned computations.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

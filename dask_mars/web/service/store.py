@@ -1,6 +1,6 @@
-"""What a service remembers: a row of sqlite for each computation, and files for graphs, results and details.
+"""The records of a service: a row of sqlite for each computation, and files for graphs, results and details.
 
-Rows are written before what they say is done. All is in one directory, which only its owner can enter.
+Rows are written before the actions that they record. All is in one directory, which only its owner can enter.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ CREATE TABLE IF NOT EXISTS computations (
 );
 CREATE INDEX IF NOT EXISTS by_state ON computations (state, number);
 """
-#: The layout of the tables; a directory with another one is of another version.
+#: Version of the tables; a directory with another one belongs to another version.
 _LAYOUT = 2
-#: What makes the tables of the first layout those of the second.
+#: Converts the tables of the first version to the second.
 _FROM_FIRST = "ALTER TABLE computations ADD COLUMN saved_bytes INTEGER NOT NULL DEFAULT 0"
 _GRAPHS, _RESULTS, _DETAILS, _INCOMING = "graphs", "results", "details", "incoming"
 _CHECKPOINTS = "checkpoints"
 _NOT_OVER = "state NOT IN ('finished', 'failed', 'cancelled')"
 _BY_ID = "SELECT * FROM computations WHERE id = ?"
-#: Bytes that stay free on the disk whatever is submitted and computed, so that rows can be written.
+#: Bytes that stay free on the disk, so that rows can be written after any submission and result.
 SPARE_BYTES = 64 << 20
 
 
@@ -70,7 +70,7 @@ class DirectoryInUse(RuntimeError):
 
 
 class CannotRecord(OSError):
-    """The records cannot be written at the moment: the disk is full, say, or the user's share of it."""
+    """The records cannot be written now: the disk or the user's quota is full, for example."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -80,22 +80,22 @@ class CannotRecord(OSError):
         return f"the service cannot write its records: {self.reason}"
 
 
-#: What sqlite says of a disk that takes nothing; a share of it that is used up is an input/output error.
+#: sqlite's errors for a full disk; an exhausted quota is an input/output error.
 _OF_THE_DISK = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
 
 
 class Store:
-    """The records of a service. Threads may share it. What changes them raises `CannotRecord` on a full disk.
+    """The records of a service. It is thread-safe. Changes raise `CannotRecord` on a full disk.
 
     Parameters
     ----------
     directory : Path
-        Where; it is made if it is not there.
+        The directory; created if missing.
 
     Raises
     ------
     DirectoryInUse
-        There is a service that uses it.
+        Another service uses it.
     PermissionError
         Others could enter it.
     """
@@ -111,13 +111,13 @@ class Store:
                 raise DirectoryInUse(str(directory)) from None
             for name in (_GRAPHS, _RESULTS, _DETAILS, _INCOMING, _CHECKPOINTS):
                 private_directory(directory / name)
-            # What was under way when another service ended is not wanted.
+            # Unfinished uploads of an earlier service are worthless.
             for left in (directory / _INCOMING).iterdir():
                 left.unlink()
             self._lock = threading.RLock()
             self._database = opened.enter_context(contextlib.closing(self._connect()))
             self._prepare()
-            # Who only reads does not wait until what others write has come to the disk.
+            # Readers must not wait for writes to reach the disk.
             self._read_lock = threading.Lock()
             self._reader = opened.enter_context(contextlib.closing(self._connect()))
             self._opened = opened.pop_all()
@@ -131,19 +131,19 @@ class Store:
     def _prepare(self) -> None:
         database = self._database
         database.execute("PRAGMA journal_mode=WAL")
-        # A row that says 201 must be there after a loss of power.
+        # A row that was confirmed with 201 must survive a loss of power.
         database.execute("PRAGMA synchronous=FULL")
         layout = database.execute("PRAGMA user_version").fetchone()[0]
         if layout not in (0, 1, _LAYOUT):
             raise RuntimeError(f"{self.directory} was written by another version of dask_mars")
         if layout == 1:
-            # Both or none: a process that dies between them would leave what no other could read.
+            # Atomic: a crash between the statements would leave an unreadable database.
             with self._transaction():
                 database.execute(_FROM_FIRST)
                 database.execute(f"PRAGMA user_version={_LAYOUT}")
         database.executescript(_TABLES)
         database.execute(f"PRAGMA user_version={_LAYOUT}")
-        # A graph whose row was not written was never promised to be computed.
+        # A graph without a row was never confirmed.
         numbers = {str(number) for (number,) in database.execute("SELECT number FROM computations")}
         for name in (_GRAPHS, _RESULTS, _DETAILS):
             for path in (self.directory / name).iterdir():
@@ -155,11 +155,11 @@ class Store:
             if path.name not in going_on:
                 shutil.rmtree(path, ignore_errors=True)
         newest = database.execute("SELECT max(revision) FROM computations").fetchone()[0] or 0
-        # Revisions grow over restarts too: those that were never written down were younger than now.
+        # Revisions grow across restarts: unrecorded ones were smaller than the current time.
         self._revision = max(newest, time.time_ns() // 1_000_000)
 
     def close(self) -> None:
-        """Leave the directory to others."""
+        """Close the database, and release the directory."""
         with self._lock, self._read_lock:
             self._opened.close()
 
@@ -171,7 +171,7 @@ class Store:
         return self._revision
 
     def next_revision(self) -> int:
-        """Return the number of a change."""
+        """Return the number of a new change."""
         with self._lock:
             self._revision += 1
             return self._revision
@@ -179,7 +179,7 @@ class Store:
     # -- files --------------------------------------------------------------------------------------------------
 
     def incoming(self, name: str) -> Path:
-        """Return the path of a file that is being written."""
+        """Return the path of a file during its write."""
         return self.directory / _INCOMING / name
 
     def graph(self, number: int) -> Path:
@@ -191,15 +191,15 @@ class Store:
         return self.directory / _RESULTS / str(number)
 
     def details(self, number: int) -> Path:
-        """Return the path of what is kept of a computation besides its row."""
+        """Return the path of a computation's details."""
         return self.directory / _DETAILS / f"{number}.json"
 
     def checkpoint(self, number: int) -> Path:
-        """Return the directory of what is saved of a computation that is not over."""
+        """Return the directory of an unfinished computation's checkpoint."""
         return self.directory / _CHECKPOINTS / str(number)
 
     def saved_bytes(self, number: int) -> int:
-        """Return how much is written down of the saved chunks of a computation: it grows with each."""
+        """Return the bytes of a checkpoint's journals, which grow with each saved chunk."""
         found = 0
         for journal in self.checkpoint(number).glob("*/*.journal"):
             with contextlib.suppress(OSError):
@@ -207,7 +207,7 @@ class Store:
         return found
 
     def kept(self, number: int) -> Json:
-        """Return what is kept of a computation besides its row: nothing if it was too old, or its process died."""
+        """Return a computation's details; empty if they were removed, or its process died."""
         try:
             kept: Json = json.loads(self.details(number).read_bytes())
         except (OSError, ValueError):
@@ -225,7 +225,7 @@ class Store:
                 yield database
                 database.execute("COMMIT")
             except BaseException as error:
-                # Of some errors sqlite ends the transaction itself.
+                # After some errors sqlite ends the transaction itself.
                 if database.in_transaction:
                     database.execute("ROLLBACK")
                 # The lower byte is the kind.
@@ -234,25 +234,25 @@ class Store:
                 raise
 
     def add(self, id: str, digest: str, name: str, options: Json, graph: Path) -> tuple[sqlite3.Row, bool]:
-        """Record a submission that is whole in a file.
+        """Record a submission whose file is complete.
 
         Parameters
         ----------
         id : str
-            The one that the client has chosen.
+            The client's choice.
         digest : str
-            Of the body.
+            Digest of the body.
         name : str
-            What the user calls it.
+            The user's name for it.
         options : dict
-            How to compute.
+            Options of the computation.
         graph : Path
-            The file, which becomes the store's. It is on disk already.
+            The file, which the store takes over. It is on disk already.
 
         Returns
         -------
         tuple
-            The row, and whether it is new: one with this id may have been there.
+            The row, and whether it is new: an earlier submission may have this id.
         """
         with self._transaction() as database:
             for row in database.execute(_BY_ID, (id,)):
@@ -264,7 +264,7 @@ class Store:
                 (id, digest, name, json.dumps(options), now, revision),
             ).lastrowid
             assert number is not None
-            # Before the row counts: a row without its graph would be a promise that nobody can keep.
+            # Before the commit: a row without its graph could not be computed.
             graph.rename(self.graph(number))
             sync_directory(self.directory / _GRAPHS)
         return self.row(id), True
@@ -279,20 +279,20 @@ class Store:
         Raises
         ------
         KeyError
-            There is none.
+            The id is unknown.
         """
         for row in self._read(_BY_ID, id):
             return row
         raise KeyError(id)
 
     def numbered(self, number: int) -> sqlite3.Row | None:
-        """Return the row with a number, None if it has been removed."""
+        """Return the row with a number, None if it was removed."""
         for row in self._read("SELECT * FROM computations WHERE number = ?", number):
             return row
         return None
 
     def update(self, number: int, **values: Any) -> bool:
-        """Change a row that is not over; return whether there is one."""
+        """Change the row of an unfinished computation; return whether there is one."""
         values["revision"] = self.next_revision()
         columns = ", ".join(f"{name} = ?" for name in values)
         with self._transaction() as database:
@@ -303,7 +303,7 @@ class Store:
         return bool(changed)
 
     def end(self, number: int, state: str, file_bytes: int = 0, **values: Any) -> str | None:
-        """Record that a computation is over, and remove its graph; return its id, None if it was over before."""
+        """Record the end of a computation, and remove its graph; return its id, None if it had ended before."""
         assert state in OVER
         done = self.update(number, state=state, ended=time.time(), file_bytes=file_bytes, **values)
         self.graph(number).unlink(missing_ok=True)
@@ -312,7 +312,7 @@ class Store:
         return None if row is None else str(row["id"])
 
     def grow(self, number: int, file_bytes: int) -> bool:
-        """Note that a computation that is over takes more bytes on disk; return whether its result is kept."""
+        """Add bytes on disk to an ended computation; return whether its result is still kept."""
         with self._transaction() as database:
             changed = database.execute(
                 "UPDATE computations SET file_bytes = file_bytes + ? WHERE number = ? AND NOT evicted",
@@ -321,7 +321,7 @@ class Store:
         return bool(changed)
 
     def unfinished(self) -> list[sqlite3.Row]:
-        """Return the rows that are not over, the oldest first."""
+        """Return the rows of unfinished computations, the oldest first."""
         return self._read(f"SELECT * FROM computations WHERE {_NOT_OVER} ORDER BY number")
 
     def listed(self, state: str | None, before: int | None, limit: int) -> list[sqlite3.Row]:
@@ -337,16 +337,16 @@ class Store:
         return self._read(query, *values, limit)
 
     def counts(self) -> dict[str, int]:
-        """Return how many computations there are in each state."""
+        """Return the number of computations in each state."""
         return dict(map(tuple, self._read("SELECT state, count(*) FROM computations GROUP BY state")))
 
     def remove(self, id: str) -> int:
-        """Forget a computation; return its number.
+        """Remove a computation; return its number.
 
         Raises
         ------
         KeyError
-            There is none.
+            The id is unknown.
         """
         with self._transaction() as database:
             removed = database.execute("DELETE FROM computations WHERE id = ? RETURNING number", (id,)).fetchall()
@@ -358,7 +358,7 @@ class Store:
         return number
 
     def remove_files(self, number: int) -> None:
-        """Remove what is on disk of a computation."""
+        """Remove the files of a computation."""
         for path in (self.graph(number), self.result(number), self.details(number)):
             path.unlink(missing_ok=True)
         for path in (self.directory / _RESULTS).glob(f"{number}.*"):
@@ -368,14 +368,14 @@ class Store:
     # -- history ------------------------------------------------------------------------------------------------
 
     def tidy(self, age_s: float | None, limit_bytes: int | None) -> None:
-        """Forget what is too old, and remove the oldest results while they take too many bytes.
+        """Remove old computations, and the oldest results beyond the limit.
 
         Parameters
         ----------
         age_s : float or None
-            For how long computations that are over are remembered; None for ever.
+            Time that ended computations are kept; None for no limit.
         limit_bytes : int or None
-            How many bytes the results and details of all may take; None for any.
+            Limit for all results and details; None for none.
         """
         if age_s is not None:
             self._forget_before(time.time() - age_s)
@@ -399,7 +399,7 @@ class Store:
             ).fetchall()
             running = itertools.accumulate([file_bytes for _, file_bytes in rows])
             surplus = [number for (number, _), total in zip(rows, running, strict=True) if total > limit_bytes]
-            # The newest stays however large it is: somebody waits for it.
+            # The newest stays, however large it is: its client waits for it.
             if rows and surplus and surplus[0] == rows[0][0]:
                 del surplus[0]
             database.executemany(
@@ -411,7 +411,7 @@ class Store:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in a directory last."""
+    """Flush the names in a directory to disk."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

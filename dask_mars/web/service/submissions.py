@@ -1,4 +1,4 @@
-"""``PUT`` and ``DELETE computations/{id}``: bodies go into files as they come, and are recorded."""
+"""``PUT`` and ``DELETE computations/{id}``: bodies are written to files as they arrive, and then recorded."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from dask_mars.web.monitor import Json
 from dask_mars.web.service.context import PIECE_BYTES, Service
 from dask_mars.web.service.store import SPARE_BYTES, CannotRecord
 
-#: How long an answer waits for the runner to take, or to refuse, what was submitted.
+#: Longest wait of an answer for the runner to take or refuse a submission, in seconds.
 _TAKE_S = 2.0
-#: More computations than this do not wait.
+#: Most queued computations.
 _MOST_QUEUED = 10_000
 
 
 class _Incoming:
-    """A body on its way into a file; its methods wait for the disk, and for each other."""
+    """A file that a body is written to; its methods wait for the disk, and for each other."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._digest = hashlib.sha256()
         self._descriptor = -1
         self._is_dropped = False
-        # The client may hang up while a thread writes.
+        # The client may disconnect while a thread writes.
         self._lock = threading.Lock()
 
     def write(self, chunks: list[bytes]) -> None:
-        """Write a part, unless nobody wants it any more."""
+        """Write a part, unless the file was dropped."""
         with self._lock:
             if self._is_dropped:
                 return
@@ -53,13 +53,13 @@ class _Incoming:
                     view = view[os.write(self._descriptor, view) :]
 
     def finish(self, chunks: list[bytes]) -> str:
-        """Write the rest, make it last and return its digest."""
+        """Write the rest, flush it to disk, and return its digest."""
         self.write(chunks)
         os.fsync(self._descriptor)
         return self._digest.hexdigest()
 
     def drop(self) -> None:
-        """Remove the file, if it is still there under this name."""
+        """Remove the file, if it still has this name."""
         with self._lock:
             self._is_dropped = True
             if self._descriptor >= 0:
@@ -73,7 +73,7 @@ class SubmissionHandler(OneHandler):
     """``PUT`` and ``DELETE computations/{id}``."""
 
     def initialize(self, site: Site, service: Service) -> None:  # type: ignore[override]
-        """Take what the handlers share."""
+        """Set the shared objects."""
         super().initialize(site)
         self._service = service
         self._incoming: _Incoming | None = None
@@ -85,13 +85,13 @@ class SubmissionHandler(OneHandler):
             self.largest_body = service.body_limit_bytes  # type: ignore[misc]
 
     def prepare(self) -> None:
-        """Refuse what will not be taken, before its body is read.
+        """Refuse invalid requests before their body is read.
 
         Raises
         ------
         Problem
-            As `Handler.prepare`; 411 for bodies of unknown length, 415 for compressed ones, 503 while there is no
-            room.
+            As for `Handler.prepare`; 411 for bodies of unknown length, 415 for compressed ones, 503 while there is
+            no room.
         """
         super().prepare()
         if self.request.method != "PUT":
@@ -115,7 +115,7 @@ class SubmissionHandler(OneHandler):
         self._incoming = _Incoming(self._service.store.incoming(secrets.token_hex(16)))
 
     async def data_received(self, chunk: bytes) -> None:  # type: ignore[override]
-        """Take a part of the body; the next is read when this one is written."""
+        """Write a part of the body; the next one is read after that."""
         if self._incoming is None:
             return
         self._chunks.append(chunk)
@@ -135,7 +135,7 @@ class SubmissionHandler(OneHandler):
                 self._refuse(wire.BadBody(503, f"the service cannot write the submission: {error}"))
 
     def _read_header(self) -> None:
-        """Look at the beginning as soon as all of it is there."""
+        """Check the header as soon as it is complete."""
         if self._held_bytes < wire.PREFIX_BYTES:
             return
         begun = b"".join(self._chunks)
@@ -147,7 +147,7 @@ class SubmissionHandler(OneHandler):
             )
 
     def _refuse(self, error: wire.BadBody) -> None:
-        """Answer now; what else comes of the body is passed over."""
+        """Answer now; the rest of the body is ignored."""
         self._forget()
         headers = {"Retry-After": "60"} if error.status == 503 else {}
         problem = Problem(error.status, error.message, headers)
@@ -157,26 +157,26 @@ class SubmissionHandler(OneHandler):
         incoming, self._incoming = self._incoming, None
         self._chunks = []
         if incoming is not None:
-            # It may wait for the disk. What is left when a service ends the next one removes.
+            # In a thread, as it may wait for the disk. The next service removes files that remain.
             with contextlib.suppress(RuntimeError):
                 self._service.executor.submit(incoming.drop)
 
     def on_connection_close(self) -> None:
-        """Nobody sends the rest."""
+        """Drop an incomplete body."""
         super().on_connection_close()
-        # Once it is whole it counts, whether or not anybody hears so.
+        # A complete submission counts, even if the client does not read the answer.
         if not self._is_whole:
             self._forget()
 
     def on_finish(self) -> None:
-        """Leave nothing of what was refused."""
+        """Drop a refused body."""
         if not self._is_whole:
             self._forget()
 
     _is_whole = False
 
     async def put(self, id: str) -> None:
-        """Record what was submitted, and have it computed."""
+        """Record the submission, and queue it."""
         if self._finished:
             return
         id = api.computation_id(id)
@@ -210,7 +210,7 @@ class SubmissionHandler(OneHandler):
         self.send_json(await self.call(service.monitor.computation, id))
 
     async def _taken(self, number: int) -> None:
-        """Have it computed; wait a little for whether it is refused."""
+        """Queue it; wait briefly for a refusal."""
         loop = asyncio.get_running_loop()
         taken: asyncio.Future[None] = loop.create_future()
 
@@ -221,7 +221,7 @@ class SubmissionHandler(OneHandler):
             await asyncio.wait([taken], timeout=_TAKE_S)
 
     async def delete(self, id: str) -> None:
-        """Forget a computation; one that is not over is cancelled."""
+        """Remove a computation; cancel it if it is not over."""
         self.query()
         service = self._service
         try:

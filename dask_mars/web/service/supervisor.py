@@ -1,4 +1,4 @@
-"""Keeps a runner: starts it, again when it dies, and hands it what waits. Records come before actions."""
+"""Supervises a runner: starts it, restarts it, and sends it queued computations. Records come before actions."""
 
 from __future__ import annotations
 
@@ -21,43 +21,42 @@ from dask_mars.web.service.store import CannotRecord, Store
 
 logger = logging.getLogger("dask_mars.web")
 
-#: Computations that the runner has at once; more wait.
+#: Most computations in the runner's hands; others are queued.
 AT_ONCE = 8
-#: How often the runner may die with a computation in its hands before that fails, unless it gets on from one time
-#: to the next.
+#: Number of runner deaths after which a computation in its hands fails, unless it progresses between them.
 _LOSSES = 3
-#: Pause before the runner is started again that has died at once, doubled each time.
+#: Pause before the restart of a runner that died early, doubled each time up to the second, in seconds.
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
-#: How often in a row it may die before it is ready: something is wrong with what is installed, say.
+#: Most deaths in a row before the runner is ready; then the installation may be broken.
 _MOST_UNREADY = 5
-#: Pause before it is tried again to write records, where the disk takes none.
+#: Pause between attempts to write records to a failing disk, in seconds.
 _RECORD_PAUSE_S = 1.0
-#: How long the runner gets to answer a question.
+#: Longest wait for an answer of the runner, in seconds.
 _ANSWER_S = 0.9
-#: How long a cancelled computation may go on before the runner is ended: tasks and the preparation of graphs are
-#: interrupted, but what users unpickle is not.
+#: Time until the runner is ended for a cancelled computation, in seconds: tasks and preparation are interrupted,
+#: but unpickling is not.
 _CANCEL_S = 20.0
 
-#: Told once whether the runner has taken a graph: None, or the error for which it is refused.
+#: Called once when the runner has taken a graph: with None, or with the error for a refusal.
 OnTaken = Callable[[Json | None], None]
 
 
 @dataclass
 class InHand:
-    """A computation that the runner has.
+    """A computation in the runner's hands.
 
     Attributes
     ----------
     number : int
-        Of its row.
+        Number of its row.
     is_suspect : bool
         Whether the runner has died with it before; then it is computed alone.
     on_taken : callable or None
-        As `Supervisor.submit` takes it.
+        As for `Supervisor.submit`.
     live : dict
-        What the runner has told last of its progress.
+        The last progress report.
     deadline : threading.Timer or None
-        Ends the runner, if the computation is to end and does not.
+        Ends the runner if the computation does not end after a cancellation.
     """
 
     number: int
@@ -67,19 +66,19 @@ class InHand:
     deadline: threading.Timer | None = None
 
     def taken(self, error: Json | None) -> None:
-        """Tell whoever waits for it, once."""
+        """Call `on_taken`, once."""
         told, self.on_taken = self.on_taken, None
         if told is not None:
             told(error)
 
     def forgive(self) -> None:
-        """Leave the runner alone, whether or not the computation ends."""
+        """Cancel the deadline."""
         if self.deadline is not None:
             self.deadline.cancel()
 
 
 class Supervisor:
-    """Starts and keeps the runner of a service.
+    """Starts and supervises the runner of a service.
 
     Parameters
     ----------
@@ -88,9 +87,10 @@ class Supervisor:
     options : dict
         ``num_workers``, ``memory_limit`` and ``scheduler`` for the runner.
     on_end : callable, optional
-        Called with the id of a computation that is over, None if it has been removed. In any thread.
+        Called with the id of an ended computation, or None if it was removed, in any thread.
     on_failure : callable, optional
-        Called, in a thread of this object, when it cannot go on, because records cannot be written.
+        Called in a thread of this object when it must stop, because records cannot be written or the runner keeps
+        dying.
     """
 
     def __init__(
@@ -108,17 +108,17 @@ class Supervisor:
         self._queue: deque[InHand] = deque()
         self._in_hand: dict[int, InHand] = {}
         self._runner: RunnerProcess | None = None
-        #: Of a computation that had the runner ended: others are not to blame.
+        #: Number of the computation for which the runner was ended: others are not to blame.
         self._blamed: int | None = None
         self._closing = threading.Event()
-        #: What could not be recorded yet, in its order, and what tries again.
+        #: Unrecorded changes in their order, and the timer for the next attempt.
         self._unrecorded: deque[Callable[[], None]] = deque()
         self._later: threading.Timer | None = None
         self._is_warned = False
         self._thread = threading.Thread(target=self._keep, name="dask-mars-runner")
 
     def start(self) -> None:
-        """Start the runner, and hand it what another service has not finished."""
+        """Start the runner, and queue the unfinished computations of an earlier service."""
         for row in self._store.unfinished():
             if row["cancelling"]:
                 self._store.end(row["number"], "cancelled")
@@ -129,7 +129,7 @@ class Supervisor:
         self._thread.start()
 
     def close(self) -> None:
-        """End the runner. What it has not finished is begun again by the next service."""
+        """End the runner. The next service restarts its unfinished computations."""
         self._closing.set()
         with self._lock:
             runner = self._runner
@@ -148,22 +148,22 @@ class Supervisor:
         runner = self._runner
         return None if runner is None else runner.pid
 
-    # -- what the front asks ------------------------------------------------------------------------------------
+    # -- calls of the front -------------------------------------------------------------------------------------
 
     def submit(self, number: int, on_taken: OnTaken | None = None) -> bool:
-        """Have a computation computed that has been recorded.
+        """Queue a recorded computation.
 
         Parameters
         ----------
         number : int
-            Of its row.
+            Number of its row.
         on_taken : callable, optional
-            Told in a thread of this object when the runner has taken it, or refuses it.
+            Called in a thread of this object when the runner has taken or refused it.
 
         Returns
         -------
         bool
-            Whether it begins at once, so that `on_taken` is going to be called.
+            Whether it starts at once, so that `on_taken` will be called.
         """
         with self._lock:
             waiting = InHand(number, False, on_taken)
@@ -175,16 +175,16 @@ class Supervisor:
             return begun
 
     def cancel(self, number: int) -> bool:
-        """Cancel a computation; return whether it was not over."""
+        """Cancel a computation; return False if it was over."""
         with self._lock:
-            # The row first: a front that dies now must not compute it again.
+            # The row first: after a crash of the front it must not be computed again.
             if not self._store.update(number, cancelling=1):
                 return False
             self._drop(number)
             return True
 
     def forget(self, number: int) -> None:
-        """Cancel a computation whose row has been removed."""
+        """Cancel a computation whose row was removed."""
         with self._lock:
             self._drop(number)
 
@@ -207,7 +207,7 @@ class Supervisor:
             self._queue.remove(waiting)
 
     def _end_stubborn(self, has: InHand, runner: RunnerProcess) -> None:
-        """End the runner because of a computation that is to end and does not."""
+        """End the runner because a cancelled computation does not end."""
         with self._lock:
             if self._in_hand.get(has.number) is not has or self._runner is not runner:
                 return
@@ -216,33 +216,33 @@ class Supervisor:
             runner.kill()
 
     def live(self, number: int) -> Json:
-        """Return what the runner has told last of a computation; empty if it does not have it."""
-        # Without the lock, which is held while records come to the disk.
+        """Return the last progress report of a computation; empty if the runner does not have it."""
+        # Without the lock, which is held during writes to disk.
         found = self._in_hand.get(number)
         return {} if found is None else found.live
 
     def waiting(self) -> int:
-        """Return how many computations wait for others."""
+        """Return the number of queued computations."""
         return len(self._queue)
 
     def ask(self, what: str, number: int | None = None, *arguments: Any, timeout_s: float = _ANSWER_S) -> Json:
-        """Ask the runner something.
+        """Send a question to the runner.
 
         Parameters
         ----------
         what : str
             A method of a `Monitor`, or ``"arrow"``.
         number : int, optional
-            Of the row of the computation that is asked for.
+            Number of the computation's row.
         *arguments
-            Of the method.
+            Arguments of the method.
         timeout_s : float, optional
-            How long to wait.
+            Longest wait, in seconds.
 
         Raises
         ------
         KeyError
-            It does not know.
+            The runner does not know the answer.
         TimeoutError
             There is no runner, or it is too busy to answer.
         """
@@ -254,7 +254,7 @@ class Supervisor:
     # -- the runner's thread ------------------------------------------------------------------------------------
 
     def _keep(self) -> None:
-        """Start a runner, and another when it dies."""
+        """Run one runner after the other."""
         pause_s, unready = _PAUSE_S, 0
         try:
             while not self._closing.is_set():
@@ -276,17 +276,17 @@ class Supervisor:
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
-        # Nobody would compute what is submitted from now on. The next service has all that is in the records.
+        # Later submissions would never be computed. The next service finds everything in the records.
         logger.error("nothing can be computed any more", exc_info=not isinstance(error, RuntimeError))
         self._on_failure(error)
 
     def _serve(self) -> tuple[int, bool]:
-        """Start a runner, do all that it asks for, and return its exit code and whether it was ready at all."""
+        """Start a runner, handle its messages, and return its exit code and whether it was ready."""
         runner = RunnerProcess({**self._options, "directory": os.fspath(self._store.directory)})
         try:
             with self._lock:
                 self._runner = runner
-                # `close` may just have been called, and have found nobody to tell.
+                # `close` may just have been called, without a runner to hang up on.
                 if self._closing.is_set():
                     runner.hang_up()
             for message in runner:
@@ -318,13 +318,13 @@ class Supervisor:
             self._record(partial(getattr(self, f"_on_{message['say']}"), has, message))
 
     def _dispatch(self) -> None:
-        """Hand over what waits, as long as the runner may have more."""
+        """Send queued computations, up to the runner's limit."""
         runner = self._runner
         while self._queue and runner is not None and runner.is_ready and len(self._in_hand) < AT_ONCE:
-            # What the runner has died with may be in hand until that is recorded.
+            # A lost computation may still be in `_in_hand` until its loss is recorded.
             if self._unrecorded:
                 return
-            # Who may have killed the runner is not to take others along once more.
+            # A suspect computation runs alone, so that it cannot take others along again.
             if self._in_hand and (
                 self._queue[0].is_suspect or any(one.is_suspect for one in self._in_hand.values())
             ):
@@ -346,12 +346,12 @@ class Supervisor:
     # -- while records cannot be written ------------------------------------------------------------------------
 
     def _record(self, change: Callable[[], None]) -> None:
-        """Make a change that is to be recorded: now, or when the disk takes it. What runs goes on meanwhile.
+        """Make a recorded change, now or when the disk is writable again; running computations go on.
 
         Parameters
         ----------
         change : callable
-            Is called again if its records cannot be written, and then does what is left of it.
+            Is called again after a failed write, and then must continue where it failed.
         """
         self._unrecorded.append(change)
         self._make_changes()
@@ -387,7 +387,7 @@ class Supervisor:
                 self._give_up(error)
             self._is_warned = self._later is not None
 
-    # -- what the runner says -----------------------------------------------------------------------------------
+    # -- messages of the runner ---------------------------------------------------------------------------------
 
     def _on_taken(self, has: InHand, message: Json) -> None:
         self._store.update(has.number, state="running")
@@ -414,28 +414,28 @@ class Supervisor:
         self._ended(has.number, "failed", message["file_bytes"], error=message["error"], refused=1)
 
     def _ended(self, number: int, state: str, file_bytes: int = 0, refused: int = 0, **facts: Json | None) -> None:
-        """Record that a computation is over."""
+        """Record the end of a computation."""
         told = {name: json.dumps(value) for name, value in facts.items() if value is not None}
         id = self._store.end(number, state, file_bytes, refused=refused, **told)
         has = self._in_hand.pop(number, None)
         if id is None:
-            # It has been removed meanwhile, and nobody is going to ask for what it has left.
+            # It was removed meanwhile, and so are its files.
             self._store.remove_files(number)
         if has is not None:
             has.taken(facts.get("error") if refused else None)
         self._on_end(id)
 
     def _died(self, exit_code: int) -> None:
-        """Put what the runner had back, and give up what it has died of too often."""
+        """Requeue the runner's computations, and fail those with too many losses."""
         blamed = self._blamed
-        # The oldest comes to stand first.
+        # appendleft: the oldest ends up first.
         for number in sorted(self._in_hand, reverse=True):
             row = self._store.numbered(number)
             if row is None or row["cancelling"]:
                 self._ended(number, "cancelled")
                 continue
             saved_bytes = self._store.saved_bytes(number)
-            # What has got on since the last time is not what the runner has died of, or will not be for long.
+            # A computation with new saved bytes has progressed, and is not the likely cause.
             before = 0 if saved_bytes > row["saved_bytes"] else row["losses"]
             losses = before + (blamed is None)
             if losses >= _LOSSES:
@@ -455,7 +455,7 @@ class Supervisor:
 
 
 def _order(row: sqlite3.Row, store: Store) -> Json:
-    """Return what the runner is told of a computation."""
+    """Return the runner's command for a computation."""
     return {
         "do": "run",
         "number": row["number"],
