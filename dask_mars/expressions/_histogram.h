@@ -11,8 +11,8 @@ struct bins {
     ptrdiff_t count;
     /* The edges, which do not fall, are finite, and not all the same: count + 1 of them. */
     const double *edges;
-    /* Whether a place that is worked out is one beside the right one at most, as NumPy takes for granted of bins of one
-     * width. Else it is looked for from there. */
+    /* Whether the computed place is off by at most one, as NumPy assumes for bins of equal width. Otherwise the search
+     * starts there. */
     int regular;
 };
 

@@ -1,4 +1,4 @@
-/* Inner loops that NumPy has, but gives nobody a pointer to: casts, and the choice of `numpy.where`; and one that it makes
+/* Inner loops of NumPy's without a public pointer: casts, and the choice of `numpy.where`; and one that it makes
  * three passes for. */
 
 #ifndef DASK_MARS_LOOPS_H

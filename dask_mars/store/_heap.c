@@ -118,7 +118,7 @@ struct block {
     /* Neighbours in the list of free blocks of the same size, newest first; page numbers plus one, 0 for none. */
     uint32_t next;
     uint32_t previous;
-    /* Bytes of its last page that nobody has asked for. */
+    /* Unrequested bytes of its last page. */
     uint16_t slack;
     uint8_t holders;
     /* It is free, and its pages have not been written to since the system gave them. */

@@ -58,15 +58,15 @@ void heap_trim(struct heap *heap);
 /* Give out nothing more; blocks in use stay. */
 void heap_close(struct heap *heap);
 
-/* While a flag in somebody's memory is set, give the pages of large blocks back as soon as they are free. */
+/* While a flag is set, give the pages of large blocks back as soon as they are free. */
 void heap_watch(struct heap *heap, const volatile uint32_t *eager);
 
 size_t heap_capacity(const struct heap *heap);
 size_t heap_used_bytes(struct heap *heap);
-/* Of them, what arrays have and the store does not. */
+/* Those that arrays own and the store does not. */
 size_t heap_born_bytes(struct heap *heap);
 
-/* Start to watch how much is in use, and tell how much it has grown at most since then. */
+/* Start to measure the bytes in use, and return their largest growth since then. */
 void heap_mark(struct heap *heap);
 size_t heap_peak_bytes(struct heap *heap);
 

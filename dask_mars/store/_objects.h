@@ -10,8 +10,8 @@
 
 #include "_quota.h"
 
-/* Return whether objects can ask: not where Python's allocator is not its usual one, so that nothing is known of its
- * blocks, nor on a build without a GIL, whose allocator asks nobody. */
+/* Return whether objects can have quotas: not with an unusual allocator of Python's, whose blocks are unknown, nor on a
+ * build without a GIL, whose allocator has no hooks. */
 int objects_can_be_limited(void);
 
 /* Have all objects of this process ask a quota, or none, from now on; a signal says that an arena was refused.

@@ -8,7 +8,7 @@
 #include <malloc.h>
 #endif
 
-/* How often is looked for an answer, at first and later, and how often whether the engine is still there. */
+/* Poll intervals for an answer, at first and later, and for the engine's liveness. */
 #define FIRST_LOOK_NS 20000L
 #define LAST_LOOK_NS 2000000L
 #define LOOKS_BETWEEN_LIVENESS 64
@@ -146,7 +146,7 @@ static enum quota_refusal wait_for_answer(struct quota *quota, uint64_t wanted)
         if (stopped && stopped == __atomic_load_n(&page->running_graph, __ATOMIC_RELAXED))
             return QUOTA_STOPPED;
         if (looks % LOOKS_BETWEEN_LIVENESS == 0) {
-            /* Without an engine nobody will ever answer, and its end is that of this process. */
+            /* Without an engine there is no answer, and this process has to end. */
             if (getppid() != quota->engine)
                 return QUOTA_STOPPED;
             /* What was granted may have been lowered again before it was seen. */

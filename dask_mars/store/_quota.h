@@ -1,8 +1,8 @@
-/* How much memory a worker's arrays may take: its quota, and the wait for more.
+/* Quota of a worker: the memory that it may take, and requests for more.
  *
- * The engine grants each worker so many bytes by which its memory may grow while an operand runs. What is within that
- * costs a comparison. Whoever wants more says so in shared memory, wakes the engine, and waits until it has granted
- * more, has refused it, or wants the operand to stop. It knows nothing of Python.
+ * The engine grants each worker a number of bytes by which its memory may grow while an operand runs. Allocations
+ * within the quota cost a comparison. Larger ones write a request into shared memory, wake the engine, and wait until
+ * it grants or refuses the request, or cancels the operand. This module does not depend on Python.
  */
 
 #ifndef DASK_MARS_QUOTA_H
@@ -71,7 +71,7 @@ struct quota {
 void quota_init(struct quota *quota, struct heap *heap, void *page, int wake, pid_t engine);
 void quota_destroy(struct quota *quota);
 
-/* An operand begins: from now on its growth counts. The engine is told what arrays have already. */
+/* Begin an operand: its growth counts from now on. The current size of arrays is reported to the engine. */
 void quota_begin(struct quota *quota);
 
 /* Bytes that have grown are counted elsewhere from now on. */
