@@ -1,0 +1,186 @@
+"""Bounds on the sizes of modules, classes and functions, and unique names of classes.
+
+Exceptions are listed with their size, which may only shrink: `python -m tests.test_structure` prints the list.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "dask_mars"
+
+#: Lines of a module and of a class, methods and attributes of a class, lines of a function without its docstring.
+BOUNDS = {"module": 500, "class": 400, "methods": 30, "attributes": 20, "function": 50}
+
+#: What is larger, each by kind and name, with its size.
+LARGER = {
+    ("attributes", "dask_mars/checkpointing/saver.py:Saver"): 26,
+    ("function", "dask_mars/checkpointing/sources.py:sources_of"): 64,
+    ("function", "dask_mars/client/computation.py:__init__"): 64,
+    ("module", "dask_mars/client/records.py"): 531,
+    ("attributes", "dask_mars/client/records.py:Record"): 22,
+    ("function", "dask_mars/cluster/cli.py:main"): 61,
+    ("function", "dask_mars/cluster/submission.py:run_on_cluster"): 51,
+    ("attributes", "dask_mars/cluster/submission.py:_Submission"): 26,
+    ("function", "dask_mars/cluster/submission.py:__init__"): 59,
+    ("function", "dask_mars/diagnostics/drawing/engines.py:draw_with_graphviz"): 57,
+    ("function", "dask_mars/diagnostics/planning/plan.py:plan"): 54,
+    ("module", "dask_mars/engine/loop.py"): 1396,
+    ("class", "dask_mars/engine/loop.py:Engine"): 1224,
+    ("methods", "dask_mars/engine/loop.py:Engine"): 85,
+    ("attributes", "dask_mars/engine/loop.py:Engine"): 51,
+    ("function", "dask_mars/engine/loop.py:__init__"): 112,
+    ("function", "dask_mars/engine/memory_watch.py:look"): 51,
+    ("function", "dask_mars/engine/sender.py:send"): 51,
+    ("module", "dask_mars/errors.py"): 825,
+    ("function", "dask_mars/expressions/planning.py:__init__"): 52,
+    ("function", "dask_mars/optimize/blockwise.py:__init__"): 57,
+    ("module", "dask_mars/optimize/compiler.py"): 529,
+    ("module", "dask_mars/protocol/pickling.py"): 650,
+    ("function", "dask_mars/protocol/pickling.py:reducer_override"): 53,
+    ("module", "dask_mars/runtimes.py"): 843,
+    ("class", "dask_mars/runtimes.py:Runtime"): 480,
+    ("class", "dask_mars/scheduler/bookkeeping.py:Graph"): 425,
+    ("methods", "dask_mars/scheduler/bookkeeping.py:Graph"): 31,
+    ("attributes", "dask_mars/scheduler/bookkeeping.py:Graph"): 37,
+    ("function", "dask_mars/scheduler/bookkeeping.py:__init__"): 80,
+    ("module", "dask_mars/scheduler/dispatch.py"): 875,
+    ("class", "dask_mars/scheduler/dispatch.py:Dispatcher"): 754,
+    ("methods", "dask_mars/scheduler/dispatch.py:Dispatcher"): 54,
+    ("function", "dask_mars/scheduler/dispatch.py:_fill"): 72,
+    ("module", "dask_mars/scheduler/events.py"): 531,
+    ("module", "dask_mars/scheduler/machine.py"): 582,
+    ("class", "dask_mars/scheduler/machine.py:Machine"): 510,
+    ("methods", "dask_mars/scheduler/machine.py:Machine"): 46,
+    ("function", "dask_mars/scheduler/machine.py:_chunks_finished"): 53,
+    ("function", "dask_mars/scheduler/simulate.py:simulate"): 53,
+    ("module", "dask_mars/store/store.py"): 810,
+    ("class", "dask_mars/store/store.py:Store"): 607,
+    ("methods", "dask_mars/store/store.py:Store"): 35,
+    ("function", "dask_mars/web/server.py:serve"): 52,
+    ("module", "dask_mars/worker/loop.py"): 822,
+    ("class", "dask_mars/worker/loop.py:WorkerProcess"): 653,
+    ("methods", "dask_mars/worker/loop.py:WorkerProcess"): 38,
+    ("attributes", "dask_mars/worker/loop.py:WorkerProcess"): 29,
+    ("function", "dask_mars/worker/loop.py:_run"): 61,
+    ("function", "dask_mars/worker/loop.py:_seal"): 57,
+    ("function", "dask_mars/worker/main.py:main"): 68,
+}
+
+#: Class names that several modules define.
+SHARED_NAMES = {
+    "Blocks",
+    "Budget",
+    "CannotStart",
+    "ClusterMonitor",
+    "Computation",
+    "Connection",
+    "Context",
+    "Explanation",
+    "Facts",
+    "Failed",
+    "Failure",
+    "Finished",
+    "Free",
+    "LayerProfile",
+    "LogLine",
+    "Memory",
+    "Output",
+    "Policy",
+    "Problem",
+    "Profile",
+    "Record",
+    "Recorder",
+    "Run",
+    "Saver",
+    "Service",
+    "Setting",
+    "Shuffles",
+    "Source",
+    "Step",
+    "Store",
+    "Submission",
+    "Worker",
+    "_Memory",
+    "_Pickler",
+    "_Sums",
+    "_Value",
+    "_Where",
+}
+
+
+def larger() -> dict[tuple[str, str], int]:
+    """Return what exceeds its bound, with its size."""
+    return {
+        (kind, name): size
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for kind, name, size in sizes(path)
+        if size > BOUNDS[kind]
+    }
+
+
+def sizes(path: Path) -> Iterator[tuple[str, str, int]]:
+    """Give kind, name and size of a module and of what it defines."""
+    module = path.relative_to(ROOT).as_posix()
+    text = path.read_text()
+    yield "module", module, len(text.splitlines())
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ClassDef):
+            name = f"{module}:{node.name}"
+            functions = [part for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)]
+            yield "class", name, lines_of(node)
+            yield "methods", name, len(functions)
+            yield "attributes", name, max([len(attributes_of(function)) for function in functions], default=0)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            documented = len((ast.get_docstring(node, clean=False) or "").splitlines())
+            yield "function", f"{module}:{node.name}", lines_of(node) - documented
+
+
+def lines_of(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    assert node.end_lineno is not None
+    return node.end_lineno - node.lineno + 1
+
+
+def attributes_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    """Return the attributes that a constructor sets."""
+    if function.name != "__init__":
+        return set()
+    return {
+        node.attr
+        for node in ast.walk(function)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and ast.unparse(node.value) == "self"
+    }
+
+
+def shared_names() -> set[str]:
+    """Return the names of classes that more than one module defines."""
+    counts = Counter(
+        node.name
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    )
+    return {name for name, count in counts.items() if count > 1}
+
+
+def test_nothing_is_larger_than_its_bound_but_what_is_listed() -> None:
+    found = larger()
+    grown = {what: size for what, size in found.items() if size > LARGER.get(what, 0)}
+    assert not grown, "larger than its bound, or than it was"
+    assert found == LARGER, "smaller than listed: run python -m tests.test_structure, and list what it prints"
+
+
+def test_no_two_classes_have_one_name_but_what_is_listed() -> None:
+    assert shared_names() == SHARED_NAMES
+
+
+if __name__ == "__main__":
+    for what, size in larger().items():
+        print(f"    {what!r}: {size},".replace("'", '"'))
+    print(sorted(shared_names()))
