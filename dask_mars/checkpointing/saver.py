@@ -61,7 +61,7 @@ class _Hooks(NamedTuple):
     warn: Callable[[str], None]
 
 
-class Budget(Protocol):
+class DiskBudget(Protocol):
     """Bytes that may still be written."""
 
     def take(self, size_bytes: int) -> bool:
@@ -94,7 +94,7 @@ class Saver:
         Where to save; the caller holds its lock.
     share : float
         Share of the time that saving may take.
-    budget : Budget
+    budget : DiskBudget
         Budget of bytes on disk.
     costs : MeasuredCosts
         Measured costs of that directory.
@@ -114,7 +114,7 @@ class Saver:
         facts: Facts,
         directory: ComputationDirectory,
         share: float,
-        budget: Budget,
+        budget: DiskBudget,
         costs: MeasuredCosts,
         existing: Mapping[int, SpilledFile] | None = None,
         note: Callable[[], None] = lambda: None,
@@ -459,4 +459,4 @@ class Saver:
                     self._budget.give_back(size_bytes)
 
 
-__all__ = ["BEGINNING_S", "Budget", "Saver"]
+__all__ = ["BEGINNING_S", "DiskBudget", "Saver"]

@@ -32,7 +32,7 @@ class _Literal(NamedTuple):
     number: int
 
 
-class _Value(NamedTuple):
+class _Found(NamedTuple):
     value: Any
 
 
@@ -57,7 +57,7 @@ def store_calls(operand: Operand) -> list[_StoreCall]:
             names = ("x", "out", "index", "region")
             slots = dict(zip(names, step.slots[:split], strict=False))
             slots.update(zip(step.keywords, step.slots[split:], strict=True))
-            parts = [_part(operand, slots[name]) if name in slots else _Value(None) for name in names[1:]]
+            parts = [_part(operand, slots[name]) if name in slots else _Found(None) for name in names[1:]]
             found.append(_StoreCall(*parts))
     return found
 
@@ -76,7 +76,7 @@ def _part(operand: Operand, slot: int) -> Any:
     if slot < operand.literal_count:
         return _Literal(slot)
     function = operand.functions[operand.steps[slot - operand.literal_count].function]
-    return _Value(function.value if isinstance(function, Constant) else _UNKNOWN)
+    return _Found(function.value if isinstance(function, Constant) else _UNKNOWN)
 
 
 def _outside(operand: Operand, slots: Sequence[int], inner: Subprogram, part: Any) -> Any:
@@ -84,7 +84,7 @@ def _outside(operand: Operand, slots: Sequence[int], inner: Subprogram, part: An
     if isinstance(part, _Input):
         return _part(operand, slots[part.number])
     if isinstance(part, _Literal):
-        return _Value(inner.literals[part.number])
+        return _Found(inner.literals[part.number])
     return part
 
 

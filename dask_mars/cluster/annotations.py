@@ -23,7 +23,7 @@ from dask_mars.scheduler.policies.plugins import load_policy
 _ANYWHERE = Restriction((), True, ())
 
 
-class _Where(NamedTuple):
+class _Placement(NamedTuple):
     """The hosts of a task.
 
     Attributes
@@ -42,7 +42,7 @@ class _Where(NamedTuple):
     bound: bool = True
 
 
-_LEFT_TO_DASK = _Where(())
+_LEFT_TO_DASK = _Placement(())
 
 
 class TaskAnnotations:
@@ -119,19 +119,19 @@ class TaskAnnotations:
         of_user = self._graph.priorities
         return max([of_user.get(chunk, 0.0) for chunk in self._subtasks[number].chunks]) if of_user else 0.0
 
-    def _where(self, number: int, restriction: Restriction) -> _Where:
+    def _where(self, number: int, restriction: Restriction) -> _Placement:
         """Return the hosts of a subtask."""
         host = self._subtasks[number].host
         if self.needs_files(number):
-            return _Where((host,), others=False)
+            return _Placement((host,), others=False)
         if self._subtasks[number].chunks[0] in self._shuffled:
             # Dask would distribute shuffled data among the workers named here, even lost ones.
             return _LEFT_TO_DASK
         if not restriction.loose:
-            return _Where(allowed_by(restriction, self._hosts), others=False)
+            return _Placement(allowed_by(restriction, self._hosts), others=False)
         if number in self._unplaced:
-            return _Where(range(len(self._hosts)))
-        return _Where((host,), bound=False)
+            return _Placement(range(len(self._hosts)))
+        return _Placement((host,), bound=False)
 
     def _find_unplaced(self) -> set[int]:
         made: set[int] = set()

@@ -19,8 +19,8 @@ from dask_mars.cluster.marks import CANCELLED_ON_PAGE
 from dask_mars.cluster.planning import AgentInfo
 from dask_mars.cluster.reconnection import (
     HOW_TO_RECONNECT,
-    Connection,
     Reconnection,
+    SchedulerConnection,
     close_successors,
     cluster_behind,
     is_of_lost_scheduler,
@@ -85,7 +85,7 @@ class ClusterBackend(GraphBackend):
     def _compute(self, dsk: Any, keys: Any, options: Options, persist: bool, record: Record) -> Any:
         self._losses, self._told, self.session = 0, None, None
         if not self._hosts:
-            waiting = Reconnection(Connection(self._client), config.reconnect_s())
+            waiting = Reconnection(SchedulerConnection(self._client), config.reconnect_s())
             self._client, self._hosts = waiting.wait(record)
         return super()._compute(dsk, keys, options, persist, record)
 
@@ -147,7 +147,7 @@ class ClusterBackend(GraphBackend):
         if observer is not None and timeout_s:
             told = self._told = self._told or TellOnce(observer)
         while True:
-            connection = Connection(self._client)
+            connection = SchedulerConnection(self._client)
             effects = SideEffects()
             try:
                 return run_on_cluster(
@@ -185,7 +185,7 @@ class ClusterBackend(GraphBackend):
         from dask_mars.cluster.saving import unshared_with
 
         while True:
-            connection = Connection(self._client)
+            connection = SchedulerConnection(self._client)
             try:
                 return unshared_with(self._client, self._hosts, directory)
             except Exception as error:
@@ -196,7 +196,7 @@ class ClusterBackend(GraphBackend):
 
     def _reconnect(
         self,
-        connection: Connection,
+        connection: SchedulerConnection,
         graph: ChunkGraph,
         timeout_s: float,
         record: Record,

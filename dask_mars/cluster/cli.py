@@ -21,7 +21,7 @@ from dask.utils import parse_timedelta
 from dask_mars import config
 from dask_mars.cluster.agent_process import start_agent
 from dask_mars.cluster.distributed_api import get_address_host_port, validate_preload_argv
-from dask_mars.cluster.serving import CannotStart, serve
+from dask_mars.cluster.serving import AgentCannotStart, serve
 from dask_mars.store.spill_ownership import make_private_directory
 from dask_mars.version import __version__
 
@@ -173,7 +173,7 @@ def main(
             dask.config.set({"distributed.worker.memory.terminate": False})
         try:
             ended_well = asyncio.run(serve(nanny, scheduler, options, reconnect_s))
-        except CannotStart as error:
+        except AgentCannotStart as error:
             raise click.ClickException(f"the agent cannot start with {_given()}: {error}") from None
     if not ended_well:
         sys.exit(1)

@@ -9,7 +9,7 @@ from distributed import Client, Future
 
 from dask_mars.cluster.planning import AgentInfo
 from dask_mars.cluster.requirements import Requirements
-from dask_mars.cluster.shuffles import Shuffles
+from dask_mars.cluster.shuffles import GraphShuffles
 from dask_mars.graph.chunks import ChunkGraph
 
 #: Key of a task of Dask's, ours or the user's.
@@ -36,7 +36,7 @@ class ClusterComputation:
         Most concurrent tasks in the user's process.
     requirements : Requirements
         Requirements of the graph's chunks.
-    shuffles : Shuffles
+    shuffles : GraphShuffles
         Shuffles of the graph.
     user_futures : mapping
         The user's own futures, by chunk.
@@ -49,7 +49,7 @@ class ClusterComputation:
     retries: int
     threads: int
     requirements: Requirements
-    shuffles: Shuffles
+    shuffles: GraphShuffles
     user_futures: Mapping[int, Future]
 
 

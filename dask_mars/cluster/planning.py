@@ -18,7 +18,7 @@ from dask_mars.cluster.partition.hosts import Hosts, place_on_hosts
 from dask_mars.cluster.partition.subtasks import Subtask, cut, estimate_bytes
 from dask_mars.cluster.requirements import Requirements
 from dask_mars.cluster.scheduler_plugin import LEAVING, has_resources
-from dask_mars.cluster.shuffles import Shuffles
+from dask_mars.cluster.shuffles import GraphShuffles
 from dask_mars.cluster.versions import warn_of_other_versions
 from dask_mars.errors import NoHostAllowed
 from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes, Restriction
@@ -144,7 +144,7 @@ def cut_for(
     unsendable: Collection[int],
     replica_bytes: Mapping[int, Mapping[int, int]],
     requirements: Requirements,
-    shuffles: Shuffles,
+    shuffles: GraphShuffles,
     selections: Selections,
     task: int = 0,
 ) -> Cut:
@@ -162,7 +162,7 @@ def cut_for(
         As `find_replicas` returns it.
     requirements : Requirements
         Requirements of the graph's chunks.
-    shuffles : Shuffles
+    shuffles : GraphShuffles
         The graph's shuffles.
     selections : Selections
         The graph's selections, whose inputs are changed.
@@ -220,7 +220,7 @@ def names_in_hashes(agents: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _allowed(
-    graph: ChunkGraph, hosts: Sequence[AgentInfo], requirements: Requirements, shuffles: Shuffles
+    graph: ChunkGraph, hosts: Sequence[AgentInfo], requirements: Requirements, shuffles: GraphShuffles
 ) -> dict[int, list[int]]:
     """Return the allowed hosts of restricted chunks."""
     allowed: dict[int, list[int]] = {}

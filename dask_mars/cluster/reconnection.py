@@ -102,7 +102,7 @@ def _close_if_ours(client: Client) -> None:
         client.close()
 
 
-class Connection:
+class SchedulerConnection:
     """A client's connection, and whether it has broken since.
 
     Parameters
@@ -292,7 +292,7 @@ class Reconnection:
 
     Parameters
     ----------
-    connection : Connection
+    connection : SchedulerConnection
         The broken connection.
     timeout_s : float
         Longest wait, in seconds.
@@ -302,7 +302,9 @@ class Reconnection:
         Number of agents before the loss.
     """
 
-    def __init__(self, connection: Connection, timeout_s: float, losses: int = 1, agents: int = 1) -> None:
+    def __init__(
+        self, connection: SchedulerConnection, timeout_s: float, losses: int = 1, agents: int = 1
+    ) -> None:
         self._connection = connection
         self._timeout_s = timeout_s
         self._losses = losses
@@ -444,8 +446,8 @@ class Reconnection:
 
 
 __all__ = [
-    "Connection",
     "Reconnection",
+    "SchedulerConnection",
     "close_successors",
     "is_of_lost_scheduler",
     "may_come_back",

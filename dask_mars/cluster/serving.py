@@ -48,7 +48,7 @@ _LOST = {
 _MISTAKES = (OSError, RuntimeError, ValueError, ImportError)
 
 
-class CannotStart(Exception):
+class AgentCannotStart(Exception):
     """An agent could not start because an option is invalid."""
 
 
@@ -125,7 +125,7 @@ async def serve(nanny: bool, scheduler: str | None, options: dict[str, Any], rec
 
     Raises
     ------
-    CannotStart
+    AgentCannotStart
         An option is invalid.
     """
     signalled = asyncio.create_task(wait_for_signals())
@@ -142,7 +142,7 @@ async def serve(nanny: bool, scheduler: str | None, options: dict[str, Any], rec
         while cause.__cause__ is not None:
             cause = cause.__cause__
         if isinstance(cause, _MISTAKES):
-            raise CannotStart(f"{type(cause).__name__}: {cause}") from error
+            raise AgentCannotStart(f"{type(cause).__name__}: {cause}") from error
         raise
     finally:
         signalled.cancel()
@@ -269,4 +269,4 @@ async def _wait_for(server: Any, leaving: asyncio.Event) -> None:
     await server.finished()
 
 
-__all__ = ["CannotStart", "serve"]
+__all__ = ["AgentCannotStart", "serve"]

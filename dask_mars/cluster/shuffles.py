@@ -16,7 +16,7 @@ from dask_mars.graph.chunks import ChunkGraph
 
 
 @dataclass(slots=True)
-class Shuffles:
+class GraphShuffles:
     """The shuffles of a graph.
 
     Attributes
@@ -50,7 +50,7 @@ class Shuffles:
         }
 
 
-def find_shuffles(graph: ChunkGraph, chunks: Collection[int], name: str) -> Shuffles:
+def find_shuffles(graph: ChunkGraph, chunks: Collection[int], name: str) -> GraphShuffles:
     """Find the shuffles of a graph, and give them ids of this computation, so that computations do not mix.
 
     Parameters
@@ -62,7 +62,7 @@ def find_shuffles(graph: ChunkGraph, chunks: Collection[int], name: str) -> Shuf
     name : str
         Name of the computation, a part of the ids.
     """
-    shuffles = Shuffles()
+    shuffles = GraphShuffles()
     ids: dict[str, str] = {}
     for chunk in sorted(chunks):
         literals = graph.literals[chunk]
@@ -94,4 +94,4 @@ def barrier_task(spec: Any, function: Any, *arguments: Any) -> P2PBarrierTask:
     return P2PBarrierTask(barrier_key(spec.id), function, *arguments, spec=spec)
 
 
-__all__ = ["Shuffles", "barrier_task", "find_shuffles"]
+__all__ = ["GraphShuffles", "barrier_task", "find_shuffles"]

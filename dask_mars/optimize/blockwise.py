@@ -22,7 +22,7 @@ from dask_mars.dask_api.arrays import (
 from dask_mars.dask_api.core import GraphNode, Task, TaskRef, parse_input
 from dask_mars.graph.chunks import Key
 from dask_mars.optimize.client_only import stores_chunk
-from dask_mars.optimize.layers import LazyLayer, NotSymbolic, Record, TaskCompiler
+from dask_mars.optimize.layers import ChunkRecord, LazyLayer, NotSymbolic, TaskCompiler
 
 # First elements of placeholders, which no key of the user's can equal.
 _BLOCK, _CONTRACTED = object(), object()
@@ -137,7 +137,7 @@ class BlockwiseRecords:
                 return False
         return True
 
-    def record(self, key: tuple[Any, ...]) -> Record | None:
+    def record(self, key: tuple[Any, ...]) -> ChunkRecord | None:
         """Return the record of one block.
 
         Parameters
@@ -165,7 +165,7 @@ class BlockwiseRecords:
                 for maker, constant in zip(self._makers, self._constants, strict=True)
             ]
         literals = self._literals_at(coordinates) if self._varying else self._literals
-        return Record(self._operand, literals, input_keys)
+        return ChunkRecord(self._operand, literals, input_keys)
 
     def _literals_at(self, coordinates: tuple[Any, ...]) -> tuple[Any, ...]:
         if self._by_shape is not None:

@@ -15,7 +15,7 @@ from dask_mars.dask_api.core import Alias, DataNode, TaskRef
 from dask_mars.errors import refuse_unhashable
 from dask_mars.graph.chunks import DATA, ChunkGraph, Key
 from dask_mars.optimize.compiler import Compiler
-from dask_mars.optimize.layers import LazyLayer, Record
+from dask_mars.optimize.layers import ChunkRecord, LazyLayer
 from dask_mars.optimize.programs import Program
 from dask_mars.optimize.shuffle import Shuffles, may_be_there
 
@@ -80,7 +80,7 @@ class Converter:
         for key in wanted:
             refuse_unhashable(key)
         #: Compiled entries that wait for their inputs, each needed by the one before.
-        entered: dict[Key, Record | Alias | DataNode] = {}
+        entered: dict[Key, ChunkRecord | Alias | DataNode] = {}
         stack = [*reversed(wanted)]
         while stack:
             self._checkpoint()
@@ -90,7 +90,7 @@ class Converter:
         graph.in_client -= graph.values.keys()
         return graph
 
-    def _walk(self, stack: list[Key], entered: dict[Key, Record | Alias | DataNode]) -> None:
+    def _walk(self, stack: list[Key], entered: dict[Key, ChunkRecord | Alias | DataNode]) -> None:
         """Continue the walk until the next checkpoint."""
         graph = self._graph
         ids, keys, inputs = graph.ids, graph.keys, graph.inputs
@@ -107,7 +107,7 @@ class Converter:
             if entry is None:
                 entry = self._enter(key, entered)
             needed: Sequence[Key] = ()
-            if isinstance(entry, Record):
+            if isinstance(entry, ChunkRecord):
                 needed = entry.input_keys
             elif isinstance(entry, Alias):
                 needed = (entry.target,)
@@ -123,7 +123,7 @@ class Converter:
                 stack += waiting
                 continue
             stack.pop()
-            if isinstance(entry, Record):
+            if isinstance(entry, ChunkRecord):
                 ids[key] = len(keys)
                 keys.append(key)
                 operand_of.append(entry.operand)
@@ -147,7 +147,7 @@ class Converter:
         graph.inputs.append(())
         graph.values[chunk] = value
 
-    def _enter(self, key: Key, wanted_by: Iterable[Key]) -> Record | Alias | DataNode:
+    def _enter(self, key: Key, wanted_by: Iterable[Key]) -> ChunkRecord | Alias | DataNode:
         """Compile the node of a key; an error names the last of `wanted_by`."""
         compiler = self._compiler
         node = self._dsk.get(key, _MISSING)
@@ -163,7 +163,7 @@ class Converter:
         if isinstance(program, Program):
             if self._shuffles is not None:
                 program = self._shuffles.replace(program, self._program_of)
-            return Record(compiler.operand_of(key, program), tuple(program.literals), program.input_keys)
+            return ChunkRecord(compiler.operand_of(key, program), tuple(program.literals), program.input_keys)
         return program
 
     def _program_of(self, key: Key) -> Program | None:

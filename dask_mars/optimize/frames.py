@@ -15,7 +15,7 @@ import dask
 
 from dask_mars.dask_api.core import Expr, Task, _execute_subgraph
 from dask_mars.graph.chunks import Key
-from dask_mars.optimize.layers import LazyLayer, NotSymbolic, Record, TaskCompiler
+from dask_mars.optimize.layers import ChunkRecord, LazyLayer, NotSymbolic, TaskCompiler
 
 if TYPE_CHECKING:
     from dask_mars.optimize.programs import Program
@@ -129,13 +129,13 @@ class PartitionRecords:
         """Return whether a key with the expression's name is that of a partition."""
         return len(key) == 2 and isinstance(key[1], int) and 0 <= key[1] < self._count
 
-    def record(self, key: tuple[Any, ...]) -> Record | None:
+    def record(self, key: tuple[Any, ...]) -> ChunkRecord | None:
         """Return the record of one partition."""
         if key not in self:
             return None
         partition = key[1]
         input_keys = [known if name is None else (name, partition) for name, known in self._inputs]
-        return Record(self._operand, self._literals, input_keys)
+        return ChunkRecord(self._operand, self._literals, input_keys)
 
 
 def _compiled(expression: Expr, partition: int, compiler: TaskCompiler) -> Program:

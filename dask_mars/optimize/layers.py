@@ -17,7 +17,7 @@ from dask_mars.optimize.programs import Program
 logger = logging.getLogger(__name__)
 
 
-class Record(NamedTuple):
+class ChunkRecord(NamedTuple):
     """One block: its operand, its literals and the keys of its inputs."""
 
     operand: int
@@ -35,7 +35,7 @@ class LayerRecords(Protocol):
     def __contains__(self, key: tuple[Any, ...]) -> bool:
         """Return whether a key with one of the layer's names is that of a block."""
 
-    def record(self, key: tuple[Any, ...]) -> Record | Alias | None:
+    def record(self, key: tuple[Any, ...]) -> ChunkRecord | Alias | None:
         """Return the record of a block, or None if there is no such block.
 
         Parameters
@@ -110,7 +110,7 @@ class LazyLayers:
         self.beyond: set[Key] = set()
         self.materialised: dict[Key, Any] = {}
 
-    def record(self, key: Key) -> Record | Alias | None:
+    def record(self, key: Key) -> ChunkRecord | Alias | None:
         """Return the record of a key's block, or None if no layer has it."""
         if type(key) is not tuple or not key:
             return None

@@ -17,7 +17,7 @@ from dask_mars.dask_api import is_gone
 from dask_mars.dask_api.arrays import ArrayOverlapLayer, concatenate_shaped
 from dask_mars.dask_api.core import Alias
 from dask_mars.graph.chunks import Key
-from dask_mars.optimize.layers import LazyLayer, NotSymbolic, Record, TaskCompiler
+from dask_mars.optimize.layers import ChunkRecord, LazyLayer, NotSymbolic, TaskCompiler
 from dask_mars.optimize.parts import PartOperands, Residents
 
 # Position of a cut part relative to the block that receives it.
@@ -93,7 +93,7 @@ class OverlapRecords:
             at in known for at, known in zip(coordinates, self._around, strict=True)
         )
 
-    def record(self, key: tuple[Any, ...]) -> Record | Alias | None:
+    def record(self, key: tuple[Any, ...]) -> ChunkRecord | Alias | None:
         """Return the record of a block or of an edge."""
         if key not in self:
             return None
@@ -108,16 +108,16 @@ class OverlapRecords:
             whole = [not any(sides) for _, sides in found]
             slices = [self._literals[sides][0] for _, sides in found if any(sides)]
             if len(found) > 1:
-                return Record(self._in_place.number(whole), (*slices, shape), [block for block, _ in found])
+                return ChunkRecord(self._in_place.number(whole), (*slices, shape), [block for block, _ in found])
         # The centre is not cut: it is the source's block itself.
         input_keys[input_keys.index((self._edge_name, *coordinates))] = (self._source, *coordinates)
-        return Record(self._operand_of(len(input_keys)), (shape,), input_keys)
+        return ChunkRecord(self._operand_of(len(input_keys)), (shape,), input_keys)
 
-    def _edge(self, key: tuple[Any, ...]) -> Record | Alias:
+    def _edge(self, key: tuple[Any, ...]) -> ChunkRecord | Alias:
         block, sides = self._cut_of(key)
         if not any(sides):
             return Alias(key, block)
-        return Record(self._edge_operand, self._literals[sides], (block,))
+        return ChunkRecord(self._edge_operand, self._literals[sides], (block,))
 
     def _cut_of(self, key: Any) -> tuple[tuple[Any, ...], tuple[int, ...]]:
         """Return the key of the block that an edge is cut from, and its side along each axis."""

@@ -24,7 +24,7 @@ from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 
 from dask_mars.dask_api.core import Alias
 from dask_mars.graph.chunks import Key
-from dask_mars.optimize.layers import LazyLayer, Record, TaskCompiler
+from dask_mars.optimize.layers import ChunkRecord, LazyLayer, TaskCompiler
 from dask_mars.optimize.parts import PartOperands, Residents
 
 #: Assumed dtype of an array that declares none: the plan of a rechunk depends on the item size.
@@ -201,7 +201,7 @@ class RechunkRecords:
             isinstance(at, int) and 0 <= at < len(parts) for at, parts in zip(key[1:], self._parts, strict=True)
         )
 
-    def record(self, key: tuple[Any, ...]) -> Record | Alias | None:
+    def record(self, key: tuple[Any, ...]) -> ChunkRecord | Alias | None:
         """Return the record of a block."""
         if key not in self:
             return None
@@ -218,7 +218,7 @@ class RechunkRecords:
             return Alias(key, input_keys[0])
         if len(whole) > 1:
             literals.append([len(parts) for parts in along])
-        return Record(self._operands.number(whole), tuple(literals), input_keys)
+        return ChunkRecord(self._operands.number(whole), tuple(literals), input_keys)
 
 
 def _parts(old: tuple[int, ...], new: tuple[int, ...]) -> list[list[tuple[int, slice, bool]]]:

@@ -25,7 +25,7 @@ class _Result(NamedTuple):
     token: str
 
 
-class Step(NamedTuple):
+class DeferredStep(NamedTuple):
     """The computation of one chunk; each step comes after its inputs."""
 
     token: str
@@ -54,13 +54,13 @@ class Deferred:
 
     Parameters
     ----------
-    steps : sequence of Step
+    steps : sequence of DeferredStep
         The last step returns the value.
     """
 
     __slots__ = ("steps",)
 
-    def __init__(self, steps: Sequence[Step]) -> None:
+    def __init__(self, steps: Sequence[DeferredStep]) -> None:
         self.steps = tuple(steps)
 
     def value(self, known: dict[str, Any] | None = None) -> Any:
@@ -108,12 +108,12 @@ def defer(key: Key, operand: Operand, literals: tuple[Any, ...], inputs: Sequenc
     inputs : sequence
         Values, some of which may be deferred themselves.
     """
-    before: dict[str, Step] = {}
+    before: dict[str, DeferredStep] = {}
     for value in inputs:
         if type(value) is Deferred:
             before.update({step.token: step for step in value.steps})
     taken = tuple([_Result(value.steps[-1].token) if type(value) is Deferred else value for value in inputs])
-    return Deferred([*before.values(), Step(uuid.uuid4().hex, key, operand, literals, taken)])
+    return Deferred([*before.values(), DeferredStep(uuid.uuid4().hex, key, operand, literals, taken)])
 
 
 def resolved(value: Any, known: dict[str, Any] | None = None) -> Any:
@@ -121,4 +121,4 @@ def resolved(value: Any, known: dict[str, Any] | None = None) -> Any:
     return value.value(known) if type(value) is Deferred else value
 
 
-__all__ = ["Deferred", "Step", "defer", "resolved"]
+__all__ = ["Deferred", "DeferredStep", "defer", "resolved"]

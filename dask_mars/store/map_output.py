@@ -26,7 +26,7 @@ _HEAD = 2
 _ROWS = 4
 
 
-class Source(Protocol):
+class PartsSource(Protocol):
     """Bytes for partial reads."""
 
     def read(self, start: int, stop: int) -> memoryview:
@@ -43,15 +43,15 @@ class MapOutput:
     ----------
     data : numpy.ndarray
         All of its bytes, in the layout of `pack`.
-    source : Source, optional
+    source : PartsSource, optional
         Reads the bytes instead, with checks of their checksums.
     """
 
     __slots__ = ("_source", "_table", "data")
 
-    def __init__(self, data: Bytes | None, source: Source | None = None) -> None:
+    def __init__(self, data: Bytes | None, source: PartsSource | None = None) -> None:
         self.data = data
-        self._source: Source = source if data is None and source is not None else _Memory(data)
+        self._source: PartsSource = source if data is None and source is not None else _PartsInMemory(data)
         self._table: np.ndarray[Any, np.dtype[np.int64]] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -239,7 +239,7 @@ def _unpack_part(part: memoryview) -> Any:
     return loads(pieces[0], buffers=pieces[1:])
 
 
-class _Memory:
+class _PartsInMemory:
     """Bytes in memory."""
 
     def __init__(self, data: Bytes | None) -> None:
@@ -253,4 +253,4 @@ class _Memory:
         return pickle.UnpicklingError(f"a map output is not what was written: {reason}")
 
 
-__all__ = ["MapOutput", "Source", "pack", "with_checksums"]
+__all__ = ["MapOutput", "PartsSource", "pack", "with_checksums"]

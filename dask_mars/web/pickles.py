@@ -18,7 +18,7 @@ _BUFFER_BYTES = 1 << 16
 _MOST_BUFFERS = 10_000
 
 
-class _Pickler(pickling._Pickler):
+class _DownloadPickler(pickling._Pickler):
     def reducer_override(self, obj: Any) -> Any:
         # In the service another process's engine replaces it by an interprocess lock.
         kind = type(obj)
@@ -51,7 +51,7 @@ def pack(value: Any) -> list[memoryview]:
 
     with io.BytesIO() as file:
         try:
-            _Pickler(file, protocol=5, buffer_callback=keep).dump(value)
+            _DownloadPickler(file, protocol=5, buffer_callback=keep).dump(value)
         except MemoryError:
             raise
         except Exception as error:

@@ -56,7 +56,7 @@ class _Track:
     is_over: bool = False
 
 
-class Recorder(Listener):
+class PageRecorder(Listener):
     """Records when chunks were computed, from the first request until some time after the last.
 
     Parameters
@@ -263,4 +263,4 @@ def _key(engine: EngineView, graph: int, chunk: int) -> str:
     return "a task" if run is None else str(run.graph.keys[chunk])
 
 
-__all__ = ["Recorder"]
+__all__ = ["PageRecorder"]

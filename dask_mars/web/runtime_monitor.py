@@ -16,7 +16,7 @@ from dask_mars.extensions import missing_extensions
 from dask_mars.version import __version__
 from dask_mars.web.api import page_of
 from dask_mars.web.monitor import Json
-from dask_mars.web.recorder import Recorder
+from dask_mars.web.recorder import PageRecorder
 
 if TYPE_CHECKING:
     from dask_mars.engine.listeners import EngineView
@@ -54,7 +54,7 @@ class RuntimeMonitor:
         self._summaries: dict[str, Json] = {}
         self._layers: dict[str, list[LayerCounts]] = {}
         self._edges: dict[str, list[tuple[int, int]]] = {}
-        self._recorder = Recorder(self._view)
+        self._recorder = PageRecorder(self._view)
 
     def revision(self) -> int:
         """Return a number that grows with each visible change."""

@@ -64,7 +64,7 @@ from dask_mars.store.store import Store, still_used
 from dask_mars.worker import forked
 from dask_mars.worker.grouped_sums import grouped_sums
 from dask_mars.worker.interrupts import SIGNAL, is_in_task, may_interrupt
-from dask_mars.worker.outbox import Outbox, Output
+from dask_mars.worker.outbox import Outbox, OutputStream
 from dask_mars.worker.reruns import is_about_file_lock, is_about_main, is_about_writing
 from dask_mars.worker.running_sums import running_sums
 from dask_mars.worker.substitutes import with_substitutes
@@ -179,7 +179,7 @@ class WorkerProcess:
         #: Whether this process was forked by a task.
         self._forked = False
         #: Streams for the tasks' output. The end of a task flushes an incomplete line.
-        self.streams: tuple[Output, ...] = ()
+        self.streams: tuple[OutputStream, ...] = ()
 
     #: Maximum time that results wait for others before they are sent, in seconds. A busy worker polls its socket
     #: twice as often.

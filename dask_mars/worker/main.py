@@ -26,7 +26,7 @@ from dask_mars.store.in_place_sealing import limit_memory, make_heap
 from dask_mars.store.store import Store
 from dask_mars.worker.interrupts import SIGNAL
 from dask_mars.worker.loop import WorkerProcess, overflow_files
-from dask_mars.worker.outbox import Output
+from dask_mars.worker.outbox import OutputStream
 from dask_mars.worker.preload import load_dask_array
 
 
@@ -96,8 +96,8 @@ def main(
         start.idle_trim_s,
         partial(overflow_files, page),
     )
-    sys.stdout = Output(process.send_output, "stdout", sys.stdout)
-    sys.stderr = Output(process.send_output, "stderr", sys.stderr)
+    sys.stdout = OutputStream(process.send_output, "stdout", sys.stdout)
+    sys.stderr = OutputStream(process.send_output, "stderr", sys.stderr)
     process.streams = (sys.stdout, sys.stderr)
 
     def show(message: Any, category: Any, filename: str, lineno: int, *_: Any) -> None:

@@ -131,7 +131,7 @@ class Outbox:
             self.outgoing.append(Unretained(gone))
 
 
-class Output:
+class OutputStream:
     """A text stream whose lines go to the user's process.
 
     Parameters
@@ -190,4 +190,4 @@ class Output:
         return getattr(self._original, name)
 
 
-__all__ = ["Outbox", "Output"]
+__all__ = ["Outbox", "OutputStream"]

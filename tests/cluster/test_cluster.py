@@ -41,7 +41,7 @@ from dask_mars.cluster.map_outputs import Selections
 from dask_mars.cluster.partition.subtasks import Subtask
 from dask_mars.cluster.planning import AgentInfo, Cut, cut_for, find_agents
 from dask_mars.cluster.requirements import Requirements
-from dask_mars.cluster.shuffles import Shuffles
+from dask_mars.cluster.shuffles import GraphShuffles
 from dask_mars.cluster.stored_result import StoredResult, release_unread
 from dask_mars.cluster.subtask_spec import Packer
 from dask_mars.diagnostics import decode_subtask_id
@@ -175,7 +175,7 @@ def test_much_that_goes_to_another_host_travels_in_several_parcels(client, reade
     halves = [Subtask(bytes(12), 0, first, (), first), Subtask(bytes(12), reader, rest, first, graph.outputs)]
     cut = Cut(halves, [8 if sources else 32 << 20 for sources in graph.inputs])
     computation = ClusterComputation(
-        client, graph, find_agents(client), "name", 0, 1, Requirements(), Shuffles(), {}
+        client, graph, find_agents(client), "name", 0, 1, Requirements(), GraphShuffles(), {}
     )
     made = submission._Submission(computation, Packer(graph, 0), cut, False, None, Record())
     assert sum(key[0].startswith("mars-part-") for key in made._batch) == parts
@@ -613,8 +613,8 @@ def test_hosts_are_assigned_as_the_configuration_says() -> None:
     found = set()
     for traversal in ("breadth-first", "depth-first"):
         with dask.config.set({"dask-mars.assignment": traversal}):
-            found_cut = cut_for(graph, hosts, (), {}, Requirements(), Shuffles(), Selections())
-            assert found_cut == cut_for(graph, hosts, (), {}, Requirements(), Shuffles(), Selections())
+            found_cut = cut_for(graph, hosts, (), {}, Requirements(), GraphShuffles(), Selections())
+            assert found_cut == cut_for(graph, hosts, (), {}, Requirements(), GraphShuffles(), Selections())
         found.add(tuple((subtask.host, tuple(subtask.chunks)) for subtask in found_cut.subtasks))
     assert len(found) == 2
 

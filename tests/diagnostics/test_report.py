@@ -197,7 +197,7 @@ def test_what_stands_out():
         "2 attempts failed.",
         "1 task succeeded when tried again.",
     ]
-    Page(page.render(recorded, page.Facts("t", "now", "finished", {"a": "1"}, {"b": "<2>"})))
+    Page(page.render(recorded, page.PageFacts("t", "now", "finished", {"a": "1"}, {"b": "<2>"})))
 
 
 def test_settings_that_are_secrets_are_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

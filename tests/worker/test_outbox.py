@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dask_mars.protocol import channel, messages
-from dask_mars.worker.outbox import Outbox, Output
+from dask_mars.worker.outbox import Outbox, OutputStream
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ class Talkative:
 def test_a_finalizer_that_prints_in_the_middle_of_a_message(own: bool, ends: Any) -> None:
     connection: Any = Talkative(ends[0])
     outbox = Outbox(connection)
-    output = Output(lambda name, text: outbox.send_now(messages.Output(1, name, text)), "stdout", None)
+    output = OutputStream(lambda name, text: outbox.send_now(messages.Output(1, name, text)), "stdout", None)
     connection.say = lambda: output.write("from a finalizer\n")
 
     def send() -> None:

@@ -55,7 +55,7 @@ class PlannedLayer:
 
 
 @dataclass(slots=True)
-class _Sums:
+class _LayerSums:
     chunks: int = 0
     composed_of: int = 0
     operands: dict[str, None] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class _Sums:
 
 def layers_of(graph: ChunkGraph, sizes: Sizes, spilled_by: Mapping[int, int]) -> list[PlannedLayer]:
     """Sum the costs of each layer's chunks, layers in the order of their first chunks."""
-    found: defaultdict[str, _Sums] = defaultdict(_Sums)
+    found: defaultdict[str, _LayerSums] = defaultdict(_LayerSums)
     for chunk, operand in enumerate(graph.operand_of):
         if operand < 0:
             continue
@@ -107,7 +107,7 @@ def layers_of(graph: ChunkGraph, sizes: Sizes, spilled_by: Mapping[int, int]) ->
     ]
 
 
-def _rechunks(found: Mapping[str, _Sums], sizes: Sizes) -> dict[str, tuple[int, int]]:
+def _rechunks(found: Mapping[str, _LayerSums], sizes: Sizes) -> dict[str, tuple[int, int]]:
     """Return the bytes that rechunks read and write, by the last layer of each."""
     totals: dict[str, tuple[int, int]] = {}
     inner: set[str] = set()

@@ -22,7 +22,7 @@ _MOST_POINTS = 1_000
 _WIDTH = 1_000
 
 
-class Facts(NamedTuple):
+class PageFacts(NamedTuple):
     """The content of the page besides the recorded data.
 
     Attributes
@@ -42,7 +42,7 @@ class Facts(NamedTuple):
     settings: Mapping[str, str]
 
 
-def render(recorded: Recorded, facts: Facts) -> str:
+def render(recorded: Recorded, facts: PageFacts) -> str:
     """Return the page."""
     colours = _layer_colours(recorded)
     kind = facts.outcome.split()[0]
@@ -347,4 +347,4 @@ def _text(value: object) -> str:
     return html.escape(str(value))
 
 
-__all__ = ["Facts", "placeholder", "remarks", "render"]
+__all__ = ["PageFacts", "placeholder", "remarks", "render"]

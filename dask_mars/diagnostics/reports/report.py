@@ -122,7 +122,7 @@ class report(Callback):  # type: ignore[misc]  # noqa: N801
             self._recording = None
             listeners.remove(recording)
             self.recorded = recording.result()
-            facts = page.Facts(self._title, self._when, outcome, _versions(), _settings())
+            facts = page.PageFacts(self._title, self._when, outcome, _versions(), _settings())
             try:
                 _write(self.path, page.render(self.recorded, facts))
             except OSError as error:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dask_mars.runtimes import Runtime
 
 
-class ClusterMonitor(RuntimeMonitor):
+class ServiceClusterMonitor(RuntimeMonitor):
     """Monitor of this process's computations on a cluster, and of its agents.
 
     Parameters
@@ -77,4 +77,4 @@ class ClusterMonitor(RuntimeMonitor):
         return ClusterRuntime(connect(self._address), self._runtime.records)
 
 
-__all__ = ["ClusterMonitor"]
+__all__ = ["ServiceClusterMonitor"]

@@ -39,7 +39,7 @@ from dask_mars.web.monitor import Json
 from dask_mars.web.runtime_monitor import RuntimeMonitor
 from dask_mars.web.service import results
 from dask_mars.web.service.lines import Lines
-from dask_mars.web.service.on_cluster import ClusterMonitor
+from dask_mars.web.service.on_cluster import ServiceClusterMonitor
 from dask_mars.web.service.store import SPARE_BYTES
 
 logger = logging.getLogger("dask_mars.web")
@@ -387,7 +387,7 @@ def main(settings: Json) -> None:
             monitor, limit = RuntimeMonitor(runtime), runtime.settings.memory_limit
             Runner(lines, directory, here, monitor, runtime.records, limit, _checkpoint(directory)).serve()
         else:
-            cluster = ClusterMonitor(runtime, address)
+            cluster = ServiceClusterMonitor(runtime, address)
             Runner(lines, directory, cluster.backend, cluster, runtime.records, None).serve()
     # Python would wait for the threads of abandoned computations.
     sys.stdout.flush()
