@@ -47,8 +47,10 @@ hypothesis.settings.register_profile(
 hypothesis.settings.register_profile("thorough", hypothesis.settings.get_profile("untimed"), max_examples=500)
 hypothesis.settings.load_profile("untimed")
 
-# Collecting the tests makes millions of objects, which the collector would walk then, and again in many tests.
-gc.disable()
+
+def pytest_collection() -> None:
+    # Collecting the tests makes millions of objects, which the collector would walk then, and again in many tests.
+    gc.disable()
 
 
 def pytest_collection_finish() -> None:

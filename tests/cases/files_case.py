@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.util
 import tempfile
 from collections.abc import Callable
@@ -70,6 +71,8 @@ def written_after_an_error() -> Any:
             contextlib.suppress(ValueError),
         ):
             dataset.height.map_blocks(fail, template=dataset.height).compute()
+        # Under threads frames of the error have the file until they are collected.
+        gc.collect()
         xr.Dataset({"depth": ("place", np.arange(6))}).to_netcdf(path, engine=engine)
         return list(xr.load_dataset(path, engine=engine))
 

@@ -30,9 +30,10 @@ from dask_mars.errors import Cancelled
 from dask_mars.web import pages
 from tests.conftest import cluster_of_agents, eventually
 from tests.tasks import fail_first, wait_for
+from tests.web.described import OPENAPI
 
 PATIENCE_S = 20.0
-SCHEMAS = json.loads(pages.OPENAPI.read_text(encoding="utf-8"))["components"]
+SCHEMAS = OPENAPI["components"]
 
 
 @pytest.fixture
