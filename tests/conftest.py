@@ -270,7 +270,10 @@ def _threads() -> set[threading.Thread]:
 
 
 def _engine_threads() -> int:
-    return sum(thread.name.startswith("dask-mars") for thread in threading.enumerate())
+    # A shared engine starts the threads of its spill writer with its first spill, and keeps them.
+    kept = ("dask-mars-spill", "dask-mars-read") if _shared else ()
+    names = [thread.name for thread in threading.enumerate()]
+    return sum(name.startswith("dask-mars") and not name.startswith(kept) for name in names)
 
 
 def without_addresses(value: Any) -> str:
