@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import errno
+import functools
 import os
 import pickle
 import queue
@@ -391,10 +392,14 @@ class Computation:
 
     def _on_warned(self, run: GraphRun, message: client_messages.Warned) -> None:
         text, category, filename, line = pickle.loads(message.payload)
+        if isinstance(text, FailureRecord):
+            warning = unpack_error(text)
+            text, category = (warning, category) if isinstance(warning, Warning) else (text.summary, UserWarning)
         if self._note is not None:
             self._note("warning", f"{filename}:{line}: {category.__name__}: {text}\n")
-        # Module and registry decide on repetition; the file name stands in for the module that warned.
-        warnings.warn_explicit(text, category, filename, line, registry=_registry)
+        # Module and registry decide on repetition.
+        module = _module_of(filename, len(sys.modules))
+        warnings.warn_explicit(text, category, filename, line, module=module, registry=_registry)
 
     def _on_failed(self, run: GraphRun, message: client_messages.Failed) -> None:
         if self._rerun_locally:
@@ -439,6 +444,19 @@ def _resources(graph: ChunkGraph, available: Mapping[str, float]) -> dict[int, R
         elif not restriction.loose:
             raise ResourcesMissing(graph.keys[chunk], dict(restriction.resources), dict(available))
     return taken
+
+
+@functools.lru_cache(maxsize=64)
+def _module_of(filename: str, modules: int) -> str | None:
+    """Return the module that has a file, by which filters choose warnings; anew when there are other `modules`."""
+    return next((name for name, module in list(sys.modules.items()) if _file_of(module) == filename), None)
+
+
+def _file_of(module: Any) -> Any:
+    try:
+        return vars(module).get("__file__")
+    except TypeError:
+        return None
 
 
 #: Warnings of workers that were shown, in the form of a module's ``__warningregistry__``.

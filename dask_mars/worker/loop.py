@@ -709,7 +709,9 @@ class WorkerProcess:
     def send_warning(self, message: Warning | str, category: Any, filename: str, line: int) -> None:
         """Send the engine a warning of a task."""
         try:
-            payload = dumps((message, category, filename, line))
+            # As errors: constructors may take other arguments than `args`.
+            sent = pack_error(message) if isinstance(message, Warning) else message
+            payload = dumps((sent, category, filename, line))
         except Exception:
             payload = dumps((str(message), UserWarning, filename, line))
         self._outbox.send(messages.Warning(self._running[0], payload))

@@ -53,6 +53,37 @@ def summed(first: xr.DataArray, second: xr.DataArray) -> tuple[tuple[int, ...], 
     return total.shape, total.attrs
 
 
+class Strayed(UserWarning):
+    def __init__(self, where: str, distance: int) -> None:
+        super().__init__(where)
+        self.distance = distance
+
+
+def warn(message: Any = "something") -> int:
+    warnings.warn(message, stacklevel=1)
+    return 1
+
+
+@case
+def warnings_with_constructors_of_their_own() -> Any:
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        value = dask.delayed(lambda: warn(Strayed("north", 2)))().compute()
+    return value, [(type(each.message).__name__, each.message.args, each.message.distance) for each in heard]
+
+
+@case
+def filters_by_module() -> Any:
+    counts = []
+    for module in (__name__, "elsewhere"):
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("ignore")
+            warnings.filterwarnings("always", module=module)
+            dask.delayed(warn)().compute()
+        counts.append(len(heard))
+    return counts
+
+
 @case
 def options_of_xarray() -> Any:
     first = xr.DataArray([1, 2, 3], dims="x", coords={"x": [0, 1, 2]}, attrs={"units": "K"})
