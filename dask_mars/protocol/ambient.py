@@ -9,7 +9,6 @@ import contextlib
 import csv
 import functools
 import importlib.metadata
-import io
 import locale
 import os
 import socket
@@ -177,20 +176,22 @@ def _set_config(module: Any, settings: dict[str, Any]) -> None:
         dask.config.update(dask.config.config, defaults, priority="old")
 
 
-def _umask(module: Any) -> int | None:
-    try:
-        # Other ways change it for a moment, in which other threads may create files. FileIO is closed even if
-        # Ctrl-C interrupts its creation.
-        with io.FileIO("/proc/self/status") as status:
-            _, found, rest = status.read(256).partition(b"Umask:")
-    except OSError:
-        return None
-    return int(rest.split()[0], 8) if found else None
+#: The umask when it was read last; at first what it usually is.
+_last_umask = 0o022
 
 
-def _set_umask(module: Any, mask: int | None) -> None:
-    if mask is not None:
-        os.umask(mask)
+def _umask(module: Any) -> int:
+    global _last_umask
+    # To read it is to set it. Setting what it was last changes nothing, unless the user has changed it since.
+    found = os.umask(_last_umask)
+    if found != _last_umask:
+        os.umask(found)
+        _last_umask = found
+    return found
+
+
+def _set_umask(module: Any, mask: int) -> None:
+    os.umask(mask)
 
 
 def _set_filters(module: Any, filters: list[Any]) -> None:
