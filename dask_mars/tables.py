@@ -140,12 +140,12 @@ def bar(parts: Iterable[tuple[float, str, float]], width: str, label: str) -> Ht
 
 
 def named(label: str, name: str, most: int = 60) -> Html:
-    """Return a label of so many characters at most, with the name that shows under the pointer."""
+    """Return a label of at most `most` characters, with the full name as its tooltip."""
     return Html(f'<span title="{html.escape(name)}">{html.escape(cut(label, most))}</span>')
 
 
 def cut(text: str, most: int) -> str:
-    """Return a text of so many characters at most."""
+    """Return a text, cut to at most `most` characters."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 

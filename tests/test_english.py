@@ -22,6 +22,7 @@ AVOIDED = [
     r"¶(?:what|who|which|whether|how|where)\b",
     r"\bthose of (?:them|these|which)\b",
     r"\bin vain\b",
+    r"\b(?:of|at|after|for) so (?:many|much|long)\b",
     r"\blest\b",
     r"\bcomes? to (?:an|its|their) end\b",
     r"\bwere (?:it|they|there) (?:to|only)\b",

@@ -24,6 +24,7 @@ from dask_mars.engine import graph_run as client_messages
 from dask_mars.engine.graph_run import GraphRun, Saver
 from dask_mars.engine.loop import Engine
 from dask_mars.errors import ResourcesMissing
+from dask_mars.graph.callables import attribute
 from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes, Operand
 from dask_mars.optimize.effects import appends
 from dask_mars.optimize.library_code import FRAMES, library_modules
@@ -449,14 +450,9 @@ def _resources(graph: ChunkGraph, available: Mapping[str, float]) -> dict[int, R
 @functools.lru_cache(maxsize=64)
 def _module_of(filename: str, modules: int) -> str | None:
     """Return the module that has a file, by which filters choose warnings; anew when there are other `modules`."""
-    return next((name for name, module in list(sys.modules.items()) if _file_of(module) == filename), None)
-
-
-def _file_of(module: Any) -> Any:
-    try:
-        return vars(module).get("__file__")
-    except TypeError:
-        return None
+    # To ask a module that is loaded lazily would load it.
+    found = (name for name, module in list(sys.modules.items()) if attribute(module, "__file__") == filename)
+    return next(found, None)
 
 
 #: Warnings of workers that were shown, in the form of a module's ``__warningregistry__``.

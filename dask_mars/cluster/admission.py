@@ -99,7 +99,7 @@ def hold_locks(tokens: Collection[str], of: Any, is_wanted: Callable[[], bool] =
     NoLongerWanted
         `is_wanted` has returned False.
     LockLost
-        The scheduler has not heard from us for so long that it gave a lock to others.
+        The scheduler gave the lock to others, because the lease was not renewed in time.
     """
     # One order for all hosts, to prevent deadlocks.
     locks = {token: _ClusterLock(token, of) for token in sorted(tokens)}

@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 Index = tuple[slice, ...]
 
-#: Tiles begin at multiples of so many elements where possible. NumPy processes groups of elements in one
-#: instruction, and the rest one by one; some functions then differ in the last bit, so the groups must stay the
-#: same.
+#: Alignment of tiles, in elements. NumPy processes groups of elements in one instruction and the rest singly. Some
+#: functions then differ in the last bit, so tiles must not split groups.
 GRID = 64
 
 

@@ -176,8 +176,8 @@ def _set_config(module: Any, settings: dict[str, Any]) -> None:
         dask.config.update(dask.config.config, defaults, priority="old")
 
 
-#: The umask when it was read last; at first what it usually is.
-_last_umask = 0o022
+#: The umask at the last reading; before the first, one that keeps files private for the moment of that reading.
+_last_umask = 0o077
 
 
 def _umask(module: Any) -> int:

@@ -218,7 +218,7 @@ def single_call(mib: int) -> int:
     return round(len(list(range(1000, 1000 + mib * MIB // _INTEGER_BYTES))) * _INTEGER_BYTES / MIB)
 
 
-COUNTED = pytest.mark.skipif(not has_object_quotas(1), reason="Python's allocator here asks nobody")
+COUNTED = pytest.mark.skipif(not has_object_quotas(1), reason="Python's allocator has no hooks here")
 
 
 def objects(test: Any) -> Any:

@@ -116,7 +116,7 @@ def test_much_work_starts_processes_unless_little_is_left() -> None:
     assert decides.due_s([run], 15.2) == pytest.approx(30.0)
 
 
-def test_four_seconds_are_enough_where_nobody_sees_what_threads_lose() -> None:
+def test_four_seconds_are_enough_where_lost_time_is_not_measured() -> None:
     decides, run = begun(2000)
     decides.lost_time.can_tell = False
     decides.note_finished(run, 1000)
