@@ -6,6 +6,7 @@ import contextlib
 import gc
 import importlib.util
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,14 @@ def written_beside() -> Any:
     return for_each_engine(correct)
 
 
+def end_tasks_of_threads() -> None:
+    """Wait for tasks that Dask's threads go on with after an error, and that would open a closed file again."""
+    if (pool := dask.threaded.default_pool) is not None:
+        together = threading.Barrier(pool._max_workers)
+        list(pool.map(lambda _: together.wait(60), range(pool._max_workers)))
+    gc.collect()
+
+
 @case
 def written_after_an_error() -> Any:
     def fail(block: Any) -> Any:
@@ -66,13 +75,10 @@ def written_after_an_error() -> Any:
             raise ValueError("outer") from error
 
     def correct(path: Path, engine: Any) -> Any:
-        with (
-            xr.open_dataset(path, engine=engine, chunks={"day": 11}) as dataset,
-            contextlib.suppress(ValueError),
-        ):
-            dataset.height.map_blocks(fail, template=dataset.height).compute()
-        # Under threads frames of the error have the file until they are collected.
-        gc.collect()
+        with xr.open_dataset(path, engine=engine, chunks={"day": 11}) as dataset:
+            with contextlib.suppress(ValueError):
+                dataset.height.map_blocks(fail, template=dataset.height).compute()
+            end_tasks_of_threads()
         xr.Dataset({"depth": ("place", np.arange(6))}).to_netcdf(path, engine=engine)
         return list(xr.load_dataset(path, engine=engine))
 
