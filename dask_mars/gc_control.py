@@ -1,6 +1,6 @@
 """Limits Python's cyclic garbage collector, which would repeatedly traverse millions of live objects.
 
-Both functions affect all threads of the process, as the collector does, and both are undone.
+The functions affect all threads of the process, as the collector does, and are undone.
 """
 
 from __future__ import annotations
@@ -10,28 +10,14 @@ import gc
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 #: New objects between collections, as a share of a graph's chunks.
 _SHARE = 1 / 20
 #: Most new objects between collections: the user's own garbage must be found too.
 _MOST_OBJECTS = 50_000
-
-
-@contextlib.contextmanager
-def paused() -> Iterator[None]:
-    """Disable the collector, for short work without garbage."""
-    if not gc.isenabled():
-        yield
-        return
-    # Twice, because Ctrl-C may come in a `finally`, too.
-    try:
-        try:
-            gc.disable()
-            yield
-        finally:
-            gc.enable()
-    finally:
-        gc.enable()
+#: New objects between collections while a graph is prepared, which takes no longer than a few seconds.
+_RARELY_OBJECTS = 1_000_000
 
 
 class _RaisedThreshold:
@@ -75,21 +61,32 @@ os.register_at_fork(after_in_child=_raised_threshold.forget)
 
 
 @contextlib.contextmanager
-def collect_less_often(chunks: int) -> Iterator[None]:
-    """Collect less often while a large graph is computed.
+def collect_every(objects: int) -> Iterator[None]:
+    """Raise the collector's threshold, in new objects between two collections.
 
     Parameters
     ----------
-    chunks : int
-        Number of chunks of the graph.
+    objects : int
+        Number of new objects between two collections. A higher threshold of the user's stays.
     """
     computation = object()
-    # Twice, as above.
+    # Twice, because Ctrl-C may come in a `finally`, too. If it comes where neither runs, the threshold stays until
+    # the collector finds the generator, which is why the collector is never disabled.
     try:
         try:
-            _raised_threshold.begin(computation, min(int(chunks * _SHARE), _MOST_OBJECTS))
+            _raised_threshold.begin(computation, objects)
             yield
         finally:
             _raised_threshold.end(computation)
     finally:
         _raised_threshold.end(computation)
+
+
+def collect_rarely() -> AbstractContextManager[None]:
+    """Return a context in which the collector hardly runs, for short work without garbage."""
+    return collect_every(_RARELY_OBJECTS)
+
+
+def collect_less_often(chunks: int) -> AbstractContextManager[None]:
+    """Return a context in which the collector runs less often, for the computation of a graph with many chunks."""
+    return collect_every(min(int(chunks * _SHARE), _MOST_OBJECTS))

@@ -139,8 +139,13 @@ def limit_with_room(room_bytes: int, workers: int = 1) -> int:
 
 @contextlib.contextmanager
 def runtime_with_room(room_bytes: int) -> Iterator[Runtime]:
-    """Yield a runtime of two workers that have computed something, under `limit_with_room`."""
-    with Runtime(2, memory_limit=limit_with_room(room_bytes, 2)) as runtime:
+    """Yield a runtime whose two worker processes have computed something, under `limit_with_room`."""
+    with dask.config.set({"dask-mars.start-in-threads": False}):
+        runtime = Runtime(2, memory_limit=limit_with_room(room_bytes, 2))
+    with runtime:
+        start_workers(runtime)
+        engine = runtime.engine()
+        assert eventually(lambda: not engine._startup.loading)
         graph = {("x", number): (pow, 2, number) for number in range(4)}
         runtime.get(graph, list(graph))
         yield runtime

@@ -81,20 +81,31 @@ def test_it_is_restored_after_a_failure(get):
     assert gc.get_threshold() == THRESHOLD
 
 
-def test_pauses_end():
-    with gc_control.paused():
-        assert not gc.isenabled()
-        with gc_control.paused():
+def test_it_runs_rarely_while_a_graph_is_prepared():
+    with gc_control.collect_rarely():
+        assert gc.get_threshold() == (1_000_000, 10, 10)
+        assert gc.isenabled()
+        with gc_control.collect_rarely():
             pass
-        assert not gc.isenabled()
-    assert gc.isenabled()
+        assert newest() == 1_000_000
+    assert gc.get_threshold() == THRESHOLD
 
 
-def test_a_pause_leaves_it_off_where_the_user_has_switched_it_off():
+def test_an_exit_that_an_interrupt_prevents_is_made_up_for_by_the_collector():
+    cycle = [gc_control.collect_rarely()]
+    cycle.append(cycle)
+    cycle[0].__enter__()
+    del cycle
+    assert newest() == 1_000_000
+    gc.collect()
+    assert gc.get_threshold() == THRESHOLD
+
+
+def test_it_stays_disabled_where_the_user_has_disabled_it():
     gc.disable()
     try:
-        with gc_control.paused():
-            pass
+        with gc_control.collect_rarely():
+            assert not gc.isenabled()
         assert not gc.isenabled()
     finally:
         gc.enable()

@@ -112,7 +112,7 @@ def prepare(
     KeyError, ValueError, RuntimeError
         As `convert`.
     """
-    with gc_control.paused():
+    with gc_control.collect_rarely():
         prepare_options = PrepareOptions(
             fold_from,
             resolve_missing,

@@ -345,7 +345,7 @@ def test_a_directory_that_is_read_only_is_a_clear_error(
     monkeypatch.setattr(os, "open", refused)
     with (
         dask_mars.checkpoint(tmp_path / "x"),
-        pytest.raises(CheckpointFailed, match="Read-only file system; it has"),
+        pytest.raises(CheckpointFailed, match="Read-only file system; it must"),
     ):
         da.ones(3).sum().compute(scheduler=runtime.get)
 
