@@ -48,13 +48,18 @@ hypothesis.settings.register_profile("thorough", hypothesis.settings.get_profile
 hypothesis.settings.load_profile("untimed")
 
 
+#: The collector's threshold before the tests are collected.
+_threshold = gc.get_threshold()
+
+
 def pytest_collection() -> None:
     # Collecting the tests makes millions of objects, which the collector would walk then, and again in many tests.
-    gc.disable()
+    # Dask's slicing leaves the collector disabled for good if it is imported while the collector is.
+    gc.set_threshold(1_000_000)
 
 
 def pytest_collection_finish() -> None:
-    gc.enable()
+    gc.set_threshold(*_threshold)
     gc.freeze()
 
 

@@ -30,7 +30,7 @@ Get = Callable[..., Any]
 @pytest.fixture(autouse=True)
 def _no_threads_are_left() -> Iterator[None]:
     yield
-    assert not of_the_pool()
+    assert eventually(lambda: not of_the_pool())
 
 
 def of_the_pool() -> list[threading.Thread]:
