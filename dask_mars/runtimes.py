@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dask_mars.client.handles import Computation
     from dask_mars.cluster.backend import ClusterBackend
     from dask_mars.cluster.runtime import ClusterRuntime
-    from dask_mars.engine.loop import Engine
+    from dask_mars.engine.engine import Engine
     from dask_mars.engine.memory_account import MemoryAccount
     from dask_mars.engine.profile import Profile
     from dask_mars.runtime_state import RuntimeState
@@ -308,7 +308,7 @@ class Runtime:
         from dask_mars.runtime_state import RuntimeState
 
         engine = self.running_engine()
-        return RuntimeState() if engine is None else RuntimeState(engine.state())
+        return RuntimeState() if engine is None else RuntimeState(engine.inspection.state())
 
     def memory(self) -> MemoryAccount:
         """Return the use of memory, from any thread; ``print`` and notebooks show it as a table.
@@ -331,7 +331,7 @@ class Runtime:
         from dask_mars.engine.memory_account import MemoryAccount
 
         engine = self.running_engine()
-        return MemoryAccount(self.settings.memory_limit) if engine is None else engine.memory()
+        return MemoryAccount(self.settings.memory_limit) if engine is None else engine.inspection.memory()
 
     def profile(self) -> Profile:
         """Return the cost of layers in running computations, and in the last one that has ended.
@@ -349,7 +349,7 @@ class Runtime:
         from dask_mars.engine.profile import Profile
 
         engine = self.running_engine()
-        return Profile() if engine is None else engine.profile()
+        return Profile() if engine is None else engine.inspection.profile()
 
     def computations(self) -> list[dict[str, Any]]:
         """Return the current and the most recent computations, the newest first.
@@ -428,7 +428,7 @@ class Runtime:
         # Most programs never call this.
         from dask_mars.client.showing import Explanation
 
-        return Explanation("no workers are running" if engine is None else engine.explain(key))
+        return Explanation("no workers are running" if engine is None else engine.inspection.explain(key))
 
     def serve(self, port: int = 0, address: str = "127.0.0.1", **options: Any) -> Server:
         """Show this runtime in browsers, and allow cancelling; there is no submission.
@@ -519,7 +519,7 @@ class Runtime:
 def _new_engine(settings: config.Settings) -> Engine:
     # Not every program that imports dask_mars computes.
     from dask_mars.diagnostics.event_log import open_configured
-    from dask_mars.engine.loop import Engine
+    from dask_mars.engine.engine import Engine
 
     if settings.event_log is not None:
         open_configured(settings.event_log)

@@ -38,7 +38,7 @@ CLIENT_PARTS = (
     ("dask_mars.client.backend", "GraphBackend", "compute", "client", "the rest of the call"),
     ("dask_mars.client.backend", "", "prepare", "client", "preparing the graph"),
     ("dask_mars.client.computation", "Computation", "results", "client", "taking the results"),
-    ("dask_mars.engine.loop", "Engine", "_run_once", "engine", "the rest"),
+    ("dask_mars.engine.loop", "EngineLoop", "run_once", "engine", "the rest"),
     ("dask_mars.scheduler.machine", "Machine", "handle", "engine", "state machine"),
     ("dask_mars.engine.sender", "Sender", "send", "engine", "sending"),
     ("dask_mars.engine.worker_handle", "WorkerHandle", "write", "engine", "sending"),

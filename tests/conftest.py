@@ -28,7 +28,7 @@ import pytest
 
 import dask_mars
 from dask_mars import Runtime
-from dask_mars.engine.loop import Engine
+from dask_mars.engine.engine import Engine
 from dask_mars.engine.spill_writer import SpillWriter
 from dask_mars.limits import estimate_memory, library_bytes
 from dask_mars.protocol.locks import InterprocessLock
@@ -150,7 +150,7 @@ def runtime_with_room(room_bytes: int) -> Iterator[Runtime]:
     with runtime:
         start_workers(runtime)
         engine = runtime.engine()
-        assert eventually(lambda: not engine._startup.loading)
+        assert eventually(lambda: not engine._loop.startup.loading)
         graph = {("x", number): (pow, 2, number) for number in range(4)}
         runtime.get(graph, list(graph))
         yield runtime
@@ -360,19 +360,19 @@ def _left_in_engine(runtime: Runtime | SharedAgent) -> dict[str, Any]:
     left = {
         "blocks": dict(engine._blocks.counts),
         "runs": list(engine._runs),
-        "graphs": engine._machine.graphs,
-        "objects": dict(engine._machine._objects._objects),
+        "graphs": engine._loop.machine.graphs,
+        "objects": dict(engine._loop.machine._objects._objects),
         "persisted": dict(engine._registry.persisted),
         "files": dict(engine._registry.files),
         "reservations": dict(engine._registry.reservations),
-        "commands": list(engine._commands),
+        "commands": list(engine._commands._queue),
     }
     return {name: what for name, what in left.items() if what}
 
 
 def _check_engine(runtime: Runtime | SharedAgent) -> None:
     assert not _left_in_engine(runtime)
-    runtime.engine()._machine.validate()
+    runtime.engine()._loop.machine.validate()
 
 
 def _renew(runtime: Runtime | SharedAgent) -> None:

@@ -16,8 +16,8 @@ from dask_mars.client.computation import Computation
 from dask_mars.client.records import Record, Records
 from dask_mars.client.tracking import EngineSource
 from dask_mars.dask_api.core import local_callbacks, nested_get
+from dask_mars.engine.engine import Engine
 from dask_mars.engine.graph_run import GraphRun, Saver
-from dask_mars.engine.loop import Engine
 from dask_mars.errors import SavedChunkLost
 from dask_mars.graph.chunks import ChunkGraph, Key
 from dask_mars.optimize.defaults import engine_options

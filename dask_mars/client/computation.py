@@ -21,8 +21,8 @@ from dask_mars.client.assembling import input_to_assemble, is_assembly
 from dask_mars.client.callbacks import Observer
 from dask_mars.client.local_tasks import raised_by, run_chunk
 from dask_mars.engine import graph_run as client_messages
+from dask_mars.engine.engine import Engine
 from dask_mars.engine.graph_run import GraphRun, Saver
-from dask_mars.engine.loop import Engine
 from dask_mars.errors import ResourcesMissing
 from dask_mars.graph.callables import attribute
 from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes, Operand

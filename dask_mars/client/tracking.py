@@ -17,8 +17,8 @@ import numpy as np
 from dask_mars.client.layer_graph import blocks_of, edges_of
 from dask_mars.client.layer_index import LayerIndex
 from dask_mars.client.records import Blocks, ChunkCounts, LayerCounts
+from dask_mars.engine.engine import Engine
 from dask_mars.engine.graph_run import GraphRun
-from dask_mars.engine.loop import Engine
 from dask_mars.errors import MarsError
 
 #: Longest wait for a busy engine, and lifetime of an answer, both in seconds.
@@ -77,7 +77,7 @@ class EngineSource:
         running, asked_s = self._in_hand
         if time.monotonic() - asked_s > _GOOD_S:
             try:
-                running = self._engine.in_hand_of(self.run.number, _PATIENCE_S)
+                running = self._engine.inspection.dispatched_of(self.run.number, _PATIENCE_S)
             except TimeoutError:
                 # An old answer is better than none.
                 pass
@@ -91,7 +91,7 @@ class EngineSource:
         """Return what the computation waits for, or why a key is not computed."""
         if key is not None and key not in self.run.graph.ids:
             raise KeyError(key)
-        return self._engine.explain(key, patience_s)
+        return self._engine.inspection.explain(key, patience_s)
 
     def edges(self) -> list[tuple[int, int]]:
         """Return which layers read which, by their indices in `layers`."""

@@ -33,7 +33,7 @@ from dask_mars.cluster.stored_result import StoredResult, plain, release_unread
 from dask_mars.cluster.subtask_spec import Agent, SubtaskGraph, SubtaskSpec, admitted
 from dask_mars.cluster.transfers import BytesSemaphore, Transfers
 from dask_mars.cluster.versions import other_versions
-from dask_mars.engine.loop import Engine
+from dask_mars.engine.engine import Engine
 from dask_mars.errors import Cancelled
 from dask_mars.protocol import tracebacks
 from dask_mars.protocol.context import with_variables

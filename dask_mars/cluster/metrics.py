@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 # Dask's scheduler has no engine.
 if TYPE_CHECKING:
-    from dask_mars.engine.loop import Engine
+    from dask_mars.engine.engine import Engine
 
 #: Metrics of the store: bytes of results in memory, and their limit.
 STORED, STORE_LIMIT = "mars_stored_bytes", "mars_store_limit_bytes"

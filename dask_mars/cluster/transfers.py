@@ -15,7 +15,7 @@ from typing import Any
 from dask.sizeof import sizeof
 
 from dask_mars.cluster.stored_result import StoredResult
-from dask_mars.engine.loop import Engine
+from dask_mars.engine.engine import Engine
 from dask_mars.engine.reservations import Reservation
 
 logger = logging.getLogger(__name__)

@@ -10,9 +10,12 @@ from functools import partial
 from typing import Any, ClassVar
 
 from dask_mars.engine import graph_run as client_messages
-from dask_mars.engine.listeners import listeners
+from dask_mars.engine.cancellation import Cancellation
+from dask_mars.engine.commands import Commands
+from dask_mars.engine.listeners import EngineView, listeners
+from dask_mars.engine.memory_control import MemoryControl
 from dask_mars.engine.registry import Registry
-from dask_mars.engine.worker_handle import WorkerHandle
+from dask_mars.engine.workforce import Workforce
 from dask_mars.errors import RequestTooLarge, ResultTooLarge, SpillError
 from dask_mars.protocol.messages import Drop
 from dask_mars.protocol.object_ref import ObjectRef, needed_bytes
@@ -48,50 +51,33 @@ logger = logging.getLogger(__name__)
 
 
 class Executor:
-    """Executes instructions.
+    """Executes instructions, each by the function of its type.
 
     Parameters
     ----------
-    registry : Registry
-        The engine's records.
+    registry, workforce, memory, cancellation, view, commands
+        Parts of the engine.
     post : callable
         Feeds an event to the state machine.
-    command : callable
-        Runs a function in the engine's thread, from any other.
-    add_stop_deadline : callable
-        Interrupts a worker's task of a graph, and ends the worker if that does not help.
-    request_recall : callable
-        Recalls a worker's queue.
-    notify : callable
-        Reports the ends of graphs to listeners.
-    grant_quota, refuse_quota : callable
-        Grant a worker growth of its memory in bytes, or refuse it; a refusal tells whether the chunk is tried
-        again.
-    renew_workers : callable
-        Has workers give leftover memory back, and replaces idle ones that do not: any, if strict, else those above
-        their share.
     """
 
     def __init__(
         self,
         registry: Registry,
+        workforce: Workforce,
+        memory: MemoryControl,
+        cancellation: Cancellation,
+        view: EngineView,
+        commands: Commands,
         post: Callable[[Event], None],
-        command: Callable[[Callable[[], None]], None],
-        add_stop_deadline: Callable[[WorkerHandle, int], None],
-        request_recall: Callable[[WorkerHandle], None],
-        notify: Callable[[FinishGraph | FailGraph | ForgetGraph], None],
-        grant_quota: Callable[[int, int], None],
-        refuse_quota: Callable[[int, bool], None],
-        renew_workers: Callable[[bool], None],
     ) -> None:
         self._registry = registry
+        self._workforce = workforce
+        self._memory = memory
+        self._cancellation = cancellation
+        self._view = view
+        self._commands = commands
         self._post = post
-        self._command = command
-        self._add_stop_deadline = add_stop_deadline
-        self._request_recall = request_recall
-        self._notify = notify
-        self._grant, self._refuse_growth = grant_quota, refuse_quota
-        self._renew = renew_workers
         self._blocks, self._spill_writer, self._sender = registry.blocks, registry.spill_writer, registry.sender
         self._runs, self._workers = registry.runs, registry.workers
         #: The last error of writing chunks to disk, None after a success.
@@ -129,19 +115,19 @@ class Executor:
         handle = self._workers[instruction.worker]
         handle.send(Drop(instruction.graph))
         if instruction.force:
-            self._add_stop_deadline(handle, instruction.graph)
+            self._cancellation.add_stop_deadline(handle, instruction.graph)
 
     def _grant_quota(self, instruction: GrantQuota) -> None:
-        self._grant(instruction.worker, instruction.growth_bytes)
+        self._memory.grant(instruction.worker, instruction.growth_bytes)
 
     def _refuse_quota(self, instruction: RefuseQuota) -> None:
-        self._refuse_growth(instruction.worker, instruction.is_postponed)
+        self._memory.refuse(instruction.worker, instruction.is_postponed)
 
     def _renew_workers(self, instruction: RenewWorkers) -> None:
-        self._renew(instruction.is_strict)
+        self._memory.renew_workers(instruction.is_strict)
 
     def _recall_queued(self, instruction: RecallQueued) -> None:
-        self._request_recall(self._workers[instruction.worker])
+        self._workforce.request_recall(instruction.worker)
 
     def _spill(self, instruction: Spill) -> None:
         registry = self._registry
@@ -179,7 +165,7 @@ class Executor:
 
         with contextlib.suppress(Exception):
             # The engine may have ended meanwhile.
-            self._command(command)
+            self._commands.call_soon(command)
 
     def _use_spilled(self, instruction: UseSpilled) -> None:
         registry = self._registry
@@ -245,17 +231,17 @@ class Executor:
         return RequestTooLarge(key, required_bytes, max(limit_bytes, 0))
 
     def _finish_graph(self, instruction: FinishGraph) -> None:
-        self._notify(instruction)
+        self._view.notify(instruction)
         self._runs[instruction.graph].inbox.put(client_messages.Finished())
 
     def _fail_graph(self, instruction: FailGraph) -> None:
-        self._notify(instruction)
+        self._view.notify(instruction)
         run = self._runs[instruction.graph]
         run.inbox.put(client_messages.Failed(instruction.chunk, run.errors[instruction.chunk]))
 
     def _forget_graph(self, instruction: ForgetGraph) -> None:
         self._registry.forget(self._runs[instruction.graph])
-        self._notify(instruction)
+        self._view.notify(instruction)
 
     _handlers: ClassVar[dict[type, Callable[[Executor, Any], None]]] = {
         Run: _run,

@@ -1,68 +1,127 @@
-"""Answers questions about a running engine, in the engine's thread."""
+"""Answers questions about a running engine."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+from dask_mars.engine.commands import Commands
 from dask_mars.engine.explain import RunningStep, explain, explain_chunk
 from dask_mars.engine.listeners import EngineView
-from dask_mars.engine.memory_account import MemoryAccount, ProcessMemory
-from dask_mars.engine.profile import ChunkMeasurements
+from dask_mars.engine.memory_account import MemoryAccount, ProcessMemory, measure_processes
+from dask_mars.engine.profile import ChunkMeasurements, Profile, by_layer
 from dask_mars.engine.registry import Registry
 from dask_mars.extensions import missing_extensions
 from dask_mars.limits import arena_bytes, library_bytes
-from dask_mars.protocol.control import ControlPage
 from dask_mars.scheduler.events import CLIENT
 from dask_mars.scheduler.machine import Machine
+from dask_mars.store.in_place_sealing import has_object_quotas
 
 
 class Inspection:
     """Inspects an engine's parts.
 
+    Any thread may ask. After `patience_s`, by default never, a question raises `TimeoutError`; after the engine's
+    end it raises the reason, such as `EngineStopped`.
+
     Parameters
     ----------
-    machine, registry, control, view
+    machine, registry, commands, view
         Parts of the engine.
-    arenas : sequence of int
-        Descriptors of its arenas.
-    object_quotas : bool
-        Whether worker processes count the memory of Python's objects before it is taken.
     """
 
-    def __init__(
-        self,
-        machine: Machine,
-        registry: Registry,
-        control: ControlPage,
-        view: EngineView,
-        arenas: Sequence[int],
-        object_quotas: bool,
-    ) -> None:
+    def __init__(self, machine: Machine, registry: Registry, commands: Commands, view: EngineView) -> None:
         self._machine = machine
         self._registry = registry
-        self._control = control
+        self._control = registry.control
+        self._call = commands.call
         self._view = view
-        self._arenas = arenas
-        self._object_quotas = object_quotas
 
-    def explain(self) -> str:
-        """Describe what waits for what."""
+    def explain(self, key: Any = None, patience_s: float | None = None) -> str:
+        """Describe what waits for what.
+
+        Parameters
+        ----------
+        key : key, optional
+            Explain why this key is not computed; by default describe the progress of each graph.
+        patience_s : float, optional
+            Maximum seconds to wait for the engine's thread; by default without limit.
+
+        Raises
+        ------
+        KeyError
+            No running graph has the key.
+        """
+        if key is None:
+            return self._call(self._explain, patience_s)
+        # The calling thread looks the key up: comparing a user's objects may run any code, for any time.
+        for number, run in list(self._registry.runs.items()):
+            chunk = run.graph.ids.get(key)
+            if chunk is not None:
+                return self._call(partial(self._explain_chunk, number, chunk), patience_s)
+        raise KeyError(
+            f"no computation that goes on has the key {key!r}; of a chain that runs as one it is the last's"
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Return running graphs, workers and memory use; see `Runtime.state`."""
+        return self._call(self._state)
+
+    def workers(self, patience_s: float | None = None) -> list[dict[str, Any]]:
+        """Return the entry of each worker in `state`."""
+        return self._call(self._entries, patience_s)
+
+    def memory(self) -> MemoryAccount:
+        """Return the uses of memory; see `Runtime.memory`."""
+        # The calling thread measures: without /proc each process takes a while. Threads own no memory besides
+        # their process's.
+        workers = list(self._registry.workers.items())
+        pids = {number: handle.pid for number, handle in workers if handle.is_process}
+        return self._call(partial(self._memory, measure_processes(os.getpid(), pids)))
+
+    def profile(self) -> Profile:
+        """Return what has been computed, by graph and layer; see `Runtime.profile`."""
+        measured = self._call(self._measurements)
+        # Graphs of persisted data computed nothing.
+        return Profile(
+            {measurements.graph: layers for measurements in measured if (layers := by_layer(measurements))}
+        )
+
+    def dispatched_of(self, graph: int, patience_s: float | None = None) -> list[int]:
+        """Return the chunks of a graph that workers or the user's process have and have not reported."""
+        return self._call(partial(self._dispatched_of, graph), patience_s)
+
+    # -- engine thread ----------------------------------------------------------------------------------------
+
+    def running(self, worker: int) -> tuple[int, int] | None:
+        """Return graph and chunk that a worker runs."""
+        noted = self._control.running(worker)
+        run = self._registry.runs.get(noted.graph) if noted is not None else None
+        # A note that is being written, or was cut short by the end of the process, has an impossible number.
+        if noted is None or run is None or noted.number >= len(run.graph):
+            return None
+        return noted.graph, noted.number
+
+    def current(self, worker: int) -> tuple[int, int] | None:
+        """Return graph and chunk that a worker runs or will begin next."""
+        running = self.running(worker)
+        return next(iter(self._machine.in_hand(worker)), None) if running is None else running
+
+    def _explain(self) -> str:
         machine, registry = self._machine, self._registry
         waiting = {number: reservation.key for number, reservation in registry.reservations.items()}
-        return explain(machine, registry.runs, self._labels(), self.steps(), waiting, len(registry.persisted))
+        return explain(machine, registry.runs, self._labels(), self._steps(), waiting, len(registry.persisted))
 
-    def explain_chunk(self, number: int, chunk: int) -> str:
-        """Explain what a chunk waits for; raise `KeyError` if its graph is forgotten."""
+    def _explain_chunk(self, number: int, chunk: int) -> str:
         run = self._registry.runs[number]
-        return explain_chunk(self._machine, run, chunk, time.monotonic(), self.steps(), self._labels())
+        return explain_chunk(self._machine, run, chunk, time.monotonic(), self._steps(), self._labels())
 
     def _labels(self) -> dict[int, str]:
         return {number: handle.label for number, handle in self._registry.workers.items()}
 
-    def state(self) -> dict[str, Any]:
-        """Return running graphs, workers and memory use; see `Runtime.state`."""
+    def _state(self) -> dict[str, Any]:
         machine, registry = self._machine, self._registry
         return {
             "graphs": [{"graph": number, "chunks": machine.counts(number)} for number in registry.runs],
@@ -71,15 +130,14 @@ class Inspection:
                 {"key": waits.key, "bytes": waits.size_bytes, "granted": waits.answer is None}
                 for waits in registry.reservations.values()
             ],
-            "workers": self.workers(),
+            "workers": self._entries(),
             "store": self._view.store(),
             "missing_extensions": list(missing_extensions()),
-            "object_quotas": self._object_quotas,
+            "object_quotas": has_object_quotas(registry.settings.arena_threshold_bytes),
         }
 
-    def workers(self) -> list[dict[str, Any]]:
-        """Return the entry of each worker in `state`."""
-        machine, registry, steps = self._machine, self._registry, self.steps()
+    def _entries(self) -> list[dict[str, Any]]:
+        machine, registry, steps = self._machine, self._registry, self._steps()
         workers = []
         for number, handle in registry.workers.items():
             step = steps.get(number)
@@ -95,11 +153,13 @@ class Inspection:
             )
         return workers
 
-    def memory(self, processes: tuple[ProcessMemory, ...]) -> MemoryAccount:
-        """Return the uses of the engine's memory, given the private memory of its processes."""
+    def _memory(self, processes: tuple[ProcessMemory, ...]) -> MemoryAccount:
         registry, memory = self._registry, self._machine.memory
         store = self._view.store()
-        shared_bytes, libraries = arena_bytes(self._arenas), library_bytes([process.pid for process in processes])
+        shared_bytes, libraries = (
+            arena_bytes(registry.resources.arena_files),
+            library_bytes([process.pid for process in processes]),
+        )
         in_use_bytes = shared_bytes + libraries + sum([process.private_bytes for process in processes])
         registry.note_in_use(in_use_bytes)
         known = self._view.memory()
@@ -117,14 +177,14 @@ class Inspection:
             spilled_bytes=store["spilled_bytes"],
         )
 
-    def measurements(self) -> list[ChunkMeasurements]:
+    def _measurements(self) -> list[ChunkMeasurements]:
         """Return the measurements of the present computations and of the last finished one."""
         return [
             *filter(None, [self._registry.last_measurements]),
             *[run.measurements for run in self._registry.runs.values()],
         ]
 
-    def steps(self) -> dict[int, RunningStep]:
+    def _steps(self) -> dict[int, RunningStep]:
         """Return the present step of each busy worker."""
         steps = {}
         for worker in self._registry.workers:
@@ -134,19 +194,9 @@ class Inspection:
                 steps[worker] = RunningStep(*running, name)
         return steps
 
-    def in_hand_of(self, graph: int) -> list[int]:
-        """Return the chunks of a graph that workers or the user's process have in hand."""
+    def _dispatched_of(self, graph: int) -> list[int]:
         holders = [*self._registry.workers, CLIENT]
         return [chunk for holder in holders for number, chunk in self._machine.in_hand(holder) if number == graph]
-
-    def running(self, worker: int) -> tuple[int, int] | None:
-        """Return graph and chunk that a worker runs."""
-        noted = self._control.running(worker)
-        run = self._registry.runs.get(noted.graph) if noted is not None else None
-        # A note that is being written, or was cut short by the end of the process, has an impossible number.
-        if noted is None or run is None or noted.number >= len(run.graph):
-            return None
-        return noted.graph, noted.number
 
 
 __all__ = ["Inspection"]

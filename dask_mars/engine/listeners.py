@@ -18,7 +18,6 @@ import numpy as np
 from dask_mars.engine.registry import Registry
 from dask_mars.graph.ids import SubtaskId
 from dask_mars.labels import worker_label
-from dask_mars.protocol.control import ControlPage
 from dask_mars.scheduler.events import CLIENT, Event, FailGraph, FinishGraph, ForgetGraph
 from dask_mars.scheduler.memory import Memory
 from dask_mars.scheduler.objects import ObjectId
@@ -43,12 +42,10 @@ class EngineView:
 
     Parameters
     ----------
-    registry, memory, control
+    registry, memory
         Parts of the engine.
     is_agent : bool
         Whether the engine computes subtasks of a cluster.
-    memory_limit : int
-        Memory limit of all its processes together, in bytes.
 
     Attributes
     ----------
@@ -64,12 +61,10 @@ class EngineView:
 
     _numbers = itertools.count(1)
 
-    def __init__(
-        self, registry: Registry, memory: Memory, control: ControlPage, is_agent: bool, memory_limit: int
-    ) -> None:
+    def __init__(self, registry: Registry, memory: Memory, is_agent: bool) -> None:
         self.is_agent = is_agent
         self._registry = registry
-        self._memory_limit = memory_limit
+        self._memory_limit = registry.settings.memory_limit
         self.number = next(self._numbers)
         self.runs = registry.runs
         self.labels = {CLIENT: worker_label(CLIENT)}
@@ -77,7 +72,12 @@ class EngineView:
         self._workers = registry.workers
         self._blocks, self._spill_writer = registry.blocks, registry.spill_writer
         self._memory = memory
-        self._control = control
+        self._control = registry.control
+
+    def notify(self, event: ListenerEvent) -> None:
+        """Pass an event to the listeners."""
+        if listeners.active:
+            listeners.notify(self, event)
 
     def store(self) -> dict[str, int]:
         """Return the bytes that the store holds, may hold and has reserved, and all bytes written to disk."""

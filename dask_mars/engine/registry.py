@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from dask_mars.config import Settings
 from dask_mars.engine.graph_run import GraphRun, Message, Released
 from dask_mars.engine.profile import ChunkMeasurements
+from dask_mars.engine.resources import Resources
 from dask_mars.engine.sender import Sender
 from dask_mars.engine.spill_writer import SpillWriter
 from dask_mars.engine.worker_handle import WorkerHandle
@@ -18,7 +19,6 @@ from dask_mars.protocol.object_ref import ObjectRef
 from dask_mars.scheduler.objects import ObjectId
 from dask_mars.store.persisted import PersistedWeakRef
 from dask_mars.store.reference_counts import ReferenceCounts
-from dask_mars.store.store import Store
 
 
 @dataclass(slots=True)
@@ -68,15 +68,17 @@ class Registry:
 
     Parameters
     ----------
-    store : Store
-        The client's view of the shared store.
-    spill_directory : Path
-        Directory for spill files.
-    memory_limit : int
-        The engine's memory limit, in bytes.
+    settings : Settings
+        The engine's settings.
+    resources : Resources
+        What the engine and its workers share.
 
     Attributes
     ----------
+    settings, resources
+        As given.
+    store, control
+        The store and the control page of the resources.
     runs : dict
         The computations by graph number.
     workers : dict
@@ -96,8 +98,10 @@ class Registry:
         Reference counts, sender and spill writer of this store.
     """
 
-    def __init__(self, store: Store, spill_directory: Path, memory_limit: int) -> None:
-        self.store = store
+    def __init__(self, settings: Settings, resources: Resources) -> None:
+        self.settings, self.resources = settings, resources
+        store = self.store = resources.store
+        self.control = resources.control
         self.runs: dict[int, GraphRun] = {}
         self.workers: dict[int, WorkerHandle] = {}
         self.persisted: dict[ObjectId, PersistedEntry] = {}
@@ -113,8 +117,8 @@ class Registry:
         self.is_spilling = False
         #: Size from which pages of spilled blocks always go back: another worker or private memory may need the
         #: room. Smaller blocks stay with the worker, as fresh pages cost more than computing on them.
-        self._large_bytes = memory_limit // _LARGE_SHARE
-        self.spill_writer = SpillWriter(store, spill_directory)
+        self._large_bytes = settings.memory_limit // _LARGE_SHARE
+        self.spill_writer = SpillWriter(store, settings.spill_directory)
         self.blocks = ReferenceCounts(self._release_block, self.spill_writer.remove)
         self.sender = Sender(store, self.blocks)
 

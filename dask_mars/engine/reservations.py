@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dask_mars.engine.loop import Engine
+    from dask_mars.engine.engine import Engine
 
 
 class Reservation:

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 #: Minimum size of out-of-band buffers of literals that go through shared memory, in bytes.
 _LITERAL_BUFFER_BYTES = 1 << 14
 #: Types of the user's arrays that threads of the user's process read in place.
-_LENT = frozenset({np.ndarray, np.memmap})
+_BORROWABLE = frozenset({np.ndarray, np.memmap})
 
 
 class Unsent(NamedTuple):
@@ -66,7 +66,7 @@ class Sender:
         self.contexts: dict[int, Surroundings] = {}
         self._newest_context = -1
         #: Bytes of the user's arrays that threads have read in place.
-        self.lent_bytes = 0
+        self.borrowed_bytes = 0
 
     def add_context(self, number: int, surroundings: Surroundings) -> None:
         """Record surroundings under a number."""
@@ -91,7 +91,7 @@ class Sender:
         known = handle.known.setdefault(run.number, set())
         operands: dict[int, PackedOperand] = {}
         refs: dict[int, ObjectRef] = {}
-        lent: list[int] = []
+        borrowed: list[int] = []
         good = []
         for chunk in chunks:
             try:
@@ -102,10 +102,10 @@ class Sender:
                 for source in inputs[chunk]:
                     if source in known:
                         continue
-                    if not handle.is_process and self._may_be_lent(run, source):
-                        lent.append(source)
+                    if not handle.is_process and self._may_be_borrowed(run, source):
+                        borrowed.append(source)
                         known.add(source)
-                        self.lent_bytes += run.values[source].nbytes
+                        self.borrowed_bytes += run.values[source].nbytes
                     elif (ref := self._ref(run, source)) is not None:
                         refs[source] = ref
                         known.add(source)
@@ -131,7 +131,9 @@ class Sender:
                 run.inbox.put(Warned(pickle.dumps((text, RuntimeWarning, __file__, 0))))
         paths = self._new_paths(handle, operands.values())
         packed = pack_numbers(good)
-        handle.send(Run(run.number, run.context, timed, packed, records, refs, restores, lent, operands, paths))
+        handle.send(
+            Run(run.number, run.context, timed, packed, records, refs, restores, borrowed, operands, paths)
+        )
         return unsent
 
     def _packed_operand(self, run: GraphRun, number: int) -> PackedOperand:
@@ -190,11 +192,11 @@ class Sender:
             run.literal_blocks += parts
         return payload, tuple(parts)
 
-    def _may_be_lent(self, run: GraphRun, chunk: int) -> bool:
+    def _may_be_borrowed(self, run: GraphRun, chunk: int) -> bool:
         """Return whether a user's array, not copied so far, can be read in place."""
         value: Any = run.values.get(chunk) if run.refs[chunk] is None else None
         return (
-            type(value) in _LENT
+            type(value) in _BORROWABLE
             and value.nbytes > self._store.inline_bytes
             and not value.dtype.hasobject
             # Workers take arrays in an arena for their own.

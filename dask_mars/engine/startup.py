@@ -73,7 +73,7 @@ class Startup:
         #: idle workers end: code that held the lock once is likely to run again.
         self._lost_s = self._lost_before_s = 0.0
         #: Bytes of the user's arrays that threads read in place, and the time that copies would have taken.
-        self._lent_bytes, self._saved_s = 0, 0.0
+        self._borrowed_bytes, self._saved_s = 0, 0.0
         #: Start of the current work, None without work, and the number of chunks computed before.
         self._since_s: float | None = None
         self._finished_before = 0
@@ -107,10 +107,10 @@ class Startup:
         self._lost_s += lost.lock_s
         self._busy_s -= lost.others_s
 
-    def note_lent(self, lent_bytes: int) -> None:
+    def note_borrowed(self, borrowed_bytes: int) -> None:
         """Record the total bytes of the user's arrays that threads have read in place."""
-        self._saved_s += (lent_bytes - self._lent_bytes) / _COPIED_BYTES_PER_S
-        self._lent_bytes = lent_bytes
+        self._saved_s += (borrowed_bytes - self._borrowed_bytes) / _COPIED_BYTES_PER_S
+        self._borrowed_bytes = borrowed_bytes
 
     def wanted_processes(self, runs: Collection[GraphRun], is_short: bool, now_s: float) -> int:
         """Return how many workers should be processes.

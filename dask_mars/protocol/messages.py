@@ -76,8 +76,8 @@ class Run(NamedTuple):
     """Compute chunks.
 
     The message has references of inputs, and operands and paths of op ids that are new to the worker. `restores`
-    names spilled inputs to put back into the store; `lent` names arrays of the user that a thread reads in place.
-    With `timed` the worker reports the steps of each operand.
+    names spilled inputs to put back into the store; `borrowed` names the user's arrays that a thread reads as
+    they are. With `timed` the worker reports the steps of each operand.
     """
 
     graph: int
@@ -87,7 +87,7 @@ class Run(NamedTuple):
     records: PackedChunks
     refs: dict[int, ObjectRef]
     restores: list[int]
-    lent: list[int]
+    borrowed: list[int]
     operands: dict[int, PackedOperand]
     paths: dict[int, str]
 

@@ -19,8 +19,8 @@ from dask_mars.web.monitor import Json
 from dask_mars.web.recorder import PageRecorder
 
 if TYPE_CHECKING:
+    from dask_mars.engine.engine import Engine
     from dask_mars.engine.listeners import EngineView
-    from dask_mars.engine.loop import Engine
     from dask_mars.runtimes import Runtime
 
 #: Shortest interval between snapshots in seconds, least multiple of a snapshot's processor time, and longest
@@ -192,7 +192,7 @@ class RuntimeMonitor:
 
     def _explain(self, key: object, patience_s: float) -> str:
         engine = self._runtime.running_engine()
-        return "no workers are running" if engine is None else engine.explain(key, patience_s)
+        return "no workers are running" if engine is None else engine.inspection.explain(key, patience_s)
 
     # -- snapshots --------------------------------------------------------------------------------------------
 
@@ -274,7 +274,7 @@ class RuntimeMonitor:
         with contextlib.suppress(TimeoutError):
             self._workers = [
                 {**worker, "running": None if worker["running"] is None else str(worker["running"])}
-                for worker in engine.workers(_PATIENCE_S)
+                for worker in engine.inspection.workers(_PATIENCE_S)
             ]
         return self._workers
 
@@ -292,7 +292,7 @@ class RuntimeMonitor:
             if not counts["running"] and time.monotonic() - self._measured_s >= _MEASURE_S:
                 # During computations the engine measures its memory anyway.
                 self._measured_s = time.monotonic()
-                engine.memory()
+                engine.inspection.memory()
         except MarsError:
             # The engine is just ending.
             return state

@@ -95,7 +95,7 @@ class KnownGraph:
         self.operands: dict[int, Operand | PackedOperand] = {}
         #: Known values by chunk: (object, None) for small ones made here, else (None, reference).
         self.values: dict[int, tuple[Any, ObjectRef | None]] = {}
-        #: Chunks whose values are arrays of the user's that were writable when lent.
+        #: Chunks whose values are arrays of the user's that were writable when borrowed.
         self.borrowed: set[int] = set()
         #: Operands that took next to no time in their last run here.
         self.fast_operands: set[int] = set()
@@ -299,7 +299,7 @@ class WorkerProcess:
             self._contexts.popitem()
 
     def _on_run(self, message: messages.Run) -> None:
-        number, context_number, timed, packed_chunks, records, refs, restores, lent, operands, paths = message
+        number, context_number, timed, packed_chunks, records, refs, restores, borrowed, operands, paths = message
         if timed != self._timed:
             # Either all chunks of a report have times, or none.
             self._outbox.close_batches()
@@ -310,7 +310,7 @@ class WorkerProcess:
         for chunk, ref in refs.items():
             graph.values.setdefault(chunk, (None, ref))
         graph.restores.update(restores)
-        self._borrow(number, graph, lent)
+        self._borrow(number, graph, borrowed)
         # Operands stay packed until first used, in the context of their graph.
         graph.operands.update(operands)
         for function_id, path in paths.items():

@@ -60,7 +60,7 @@ class WorkerThread(WorkerProcess):
     #: Is informed of waits for work.
     idle_time: IdleTime
     #: Returns the user's array that is a chunk of a graph.
-    lent_array: Callable[[int, int], Any]
+    borrowed_array: Callable[[int, int], Any]
     #: Returns the context variables of the thread that submitted a graph.
     variables_of: Callable[[int], Context]
     #: Variables that this thread sets in the context of each graph: NumPy's allocator is one.
@@ -76,7 +76,7 @@ class WorkerThread(WorkerProcess):
         for chunk in chunks:
             # If the computation has ended meanwhile, no reader is left.
             with contextlib.suppress(KeyError):
-                array = self.lent_array(number, chunk)
+                array = self.borrowed_array(number, chunk)
                 alias = array.view(np.ndarray)
                 alias.flags.writeable = False
                 graph.values[chunk] = (alias, None)
@@ -128,7 +128,7 @@ def serve(
     start: Start,
     arenas: list[Arena],
     page: ControlPage,
-    lent_array: Callable[[int, int], Any],
+    borrowed_array: Callable[[int, int], Any],
     variables_of: Callable[[int], Context],
 ) -> list[tuple[int, int]]:
     """Compute in this thread until the engine says EXIT or is gone.
@@ -145,7 +145,7 @@ def serve(
         The engine's arenas.
     page : ControlPage
         Page of the workers' notes on what they run.
-    lent_array : callable
+    borrowed_array : callable
         Takes the numbers of a graph and a chunk and returns the chunk, an array of the user's; raises KeyError if
         it is gone.
     variables_of : callable
@@ -165,7 +165,7 @@ def serve(
     overflow = partial(overflow_files, page)
     worker = WorkerThread(connection, store, page.part_of(start.number), start.idle_trim_s, overflow)
     worker.idle_time = idle_time
-    worker.lent_array = lent_array
+    worker.borrowed_array = borrowed_array
     worker.variables_of = variables_of
     worker.own_variables = [
         (variable, value) for variable, value in copy_context().items() if before.get(variable) is not value

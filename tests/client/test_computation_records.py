@@ -312,7 +312,7 @@ def test_an_engine_that_has_no_time_leaves_what_was_known():
     class Engine:
         answers: ClassVar[list[Any]] = [[1], TimeoutError(), EngineStopped()]
 
-        def in_hand_of(self, number: int, patience_s: float | None = None) -> list[int]:
+        def dispatched_of(self, number: int, patience_s: float | None = None) -> list[int]:
             assert patience_s is not None
             answer = self.answers.pop(0)
             if isinstance(answer, Exception):
@@ -322,7 +322,7 @@ def test_an_engine_that_has_no_time_leaves_what_was_known():
     measurements = SimpleNamespace(durations_s=array("f", [1.0, -1, -1]), stored_bytes=array("q", [0] * 3))
     graph = ChunkGraph(operands=[], keys=["a", "b", "c"], operand_of=[0] * 3, inputs=[()] * 3)
     run: Any = SimpleNamespace(number=1, graph=graph, measurements=measurements, errors=[])
-    engine: Any = Engine()
+    engine: Any = SimpleNamespace(inspection=Engine())
     source = tracking.EngineSource(engine, run)
     seen = []
     for _ in range(3):

@@ -109,12 +109,12 @@ def test_nobody_waits_for_an_engine_that_has_no_time(runtime: Runtime, tmp_path:
     computation = runtime.submit(waiting(tmp_path / "never"))
     assert eventually(lambda: computation.progress.running == 1, 20)
     engine, held = runtime.engine(), threading.Event()
-    engine._call_soon(lambda: held.wait(60) and None)
+    engine._commands.call_soon(lambda: held.wait(60) and None)
     try:
         assert computation.cancel()
         # Who looks has been told by now that it has none, and waits no more.
         with pytest.raises(TimeoutError):
-            engine.workers(300)
+            engine.inspection.workers(300)
         with pytest.raises(TimeoutError):
             computation._record.explain(patience_s=300)
         assert computation.progress.total == 1
@@ -122,7 +122,7 @@ def test_nobody_waits_for_an_engine_that_has_no_time(runtime: Runtime, tmp_path:
         held.set()
     with pytest.raises(Cancelled):
         computation.result(100)
-    assert engine.workers(20)
+    assert engine.inspection.workers(20)
 
 
 def test_delayed_functions_of_one_name_are_one_layer(runtime: Runtime):

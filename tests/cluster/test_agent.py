@@ -92,7 +92,7 @@ def large(value: float = 1.0) -> np.ndarray[Any, Any]:
 
 def nothing_is_stored(agent: MarsWorker) -> bool:
     release_unread()
-    state = agent.engine.state()
+    state = agent.engine.inspection.state()
     return not agent.data and not state["persisted"] and not state["store"]["stored_bytes"]
 
 
@@ -128,16 +128,16 @@ def test_a_subtask_stays_in_the_store_of_the_agent(client, agent):
     stored = agent.data["subtask"]
     assert isinstance(stored.items[0], PersistedChunk)
     assert stored.nbytes == agent.state.tasks["subtask"].nbytes == pytest.approx(800_000, rel=0.01)
-    assert agent.engine.state()["store"]["stored_bytes"] >= 800_000
+    assert agent.engine.inspection.state()["store"]["stored_bytes"] >= 800_000
 
 
 def test_a_subtask_reads_in_place_what_another_has_left(client, agent):
     first = submit(client, agent, piece_of({"x": (large,)}, "x"), key="first")
     assert eventually(first.done, 10)
-    before = agent.engine.state()["store"]["stored_bytes"]
+    before = agent.engine.inspection.state()["store"]["stored_bytes"]
     second = submit(client, agent, piece_of({"y": (np.sum, "x")}, "y", reads=("x",)), first)
     assert second.result() == [100_000]
-    assert agent.engine.state()["store"]["stored_bytes"] == before
+    assert agent.engine.inspection.state()["store"]["stored_bytes"] == before
 
 
 def test_what_another_host_has_left_comes_over(client, agent, other):
@@ -148,12 +148,12 @@ def test_what_another_host_has_left_comes_over(client, agent, other):
     # It was put into the store there, once.
     arrived = other.data["first"]
     assert type(arrived.items[0]) is PersistedChunk
-    stored = other.engine.state()["store"]["stored_bytes"]
+    stored = other.engine.inspection.state()["store"]["stored_bytes"]
     assert 800_000 <= stored < 1_000_000
     third = submit(client, other, piece_of({"t": (np.max, "x")}, "t", reads=("x",)), first, key="third")
     assert third.result() == [1]
     assert other.data["first"] is arrived
-    assert other.engine.state()["store"]["stored_bytes"] == stored
+    assert other.engine.inspection.state()["store"]["stored_bytes"] == stored
     x, y, z = arrived.value()
     assert np.array_equal(x, large())
     assert y.equals(pd.DataFrame({"a": [1, 2], "b": [0.5] * 2}))
@@ -176,7 +176,7 @@ def test_what_another_host_has_left_waits_there_for_room(client, agent, other):
     assert eventually(first.done, 10)
     with all_of_the_store(other):
         second = submit(client, other, piece_of({"y": (np.sum, "x")}, "y", reads=("x",)), first, key="second")
-        assert eventually(lambda: f"what comes from {agent.address}" in other.engine.explain(), 10)
+        assert eventually(lambda: f"what comes from {agent.address}" in other.engine.inspection.explain(), 10)
         assert "first" not in other.data
     assert second.result() == [100_000]
 
@@ -216,7 +216,7 @@ def test_frames_are_the_shared_memory(client, agent):
     del stored, future
     assert eventually(lambda: not agent.data)
     time.sleep(0.2)
-    assert agent.engine.state()["store"]["stored_bytes"] >= 800_000
+    assert agent.engine.inspection.state()["store"]["stored_bytes"] >= 800_000
     assert np.array_equal(np.frombuffer(frame), large())
 
 

@@ -71,7 +71,7 @@ def get(client: Client) -> Get:
 def nothing_is_left(cluster: Any) -> bool:
     release_unread()
     agents = cluster.workers.values()
-    stored = sum(agent.engine.state()["store"]["stored_bytes"] for agent in agents)
+    stored = sum(agent.engine.inspection.state()["store"]["stored_bytes"] for agent in agents)
     return not stored and not any(agent.data or agent._subtasks for agent in agents)
 
 

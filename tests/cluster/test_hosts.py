@@ -175,7 +175,7 @@ def left(client: Client) -> dict[str, tuple[int, ...]]:
     return client.run(
         lambda dask_worker: (
             len(dask_worker.data),
-            dask_worker.engine.state()["store"]["stored_bytes"],
+            dask_worker.engine.inspection.state()["store"]["stored_bytes"],
             len(dask_worker._subtasks),
         ),
         # Some may be gone, and the scheduler not know yet.

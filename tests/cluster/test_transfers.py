@@ -11,7 +11,7 @@ import pytest
 
 from dask_mars.cluster.stored_result import StoredResult
 from dask_mars.cluster.transfers import BytesSemaphore, Transfers
-from dask_mars.engine.loop import Engine
+from dask_mars.engine.engine import Engine
 from dask_mars.engine.reservations import Reservation
 from dask_mars.errors import EngineStopped
 from dask_mars.runtimes import Runtime
@@ -24,7 +24,7 @@ MIB = 1 << 20
 def host(small: Runtime) -> Iterator[Runtime]:
     """Yield an engine whose store holds 8 MiB, and see that nothing is left in it."""
     yield small
-    assert eventually(lambda: not small.engine().state()["reservations"])
+    assert eventually(lambda: not small.engine().inspection.state()["reservations"])
 
 
 def mebibyte(value: float) -> Any:
@@ -105,8 +105,8 @@ def test_who_waits_can_be_cancelled(host):
     async def come() -> None:
         async with transfers.reserve("first", 6 * MIB):
             waiting = await waiting_put(transfers)
-            assert [found["granted"] for found in engine.state()["reservations"]] == [True, False]
-            assert "'second' is next and waits for 4.00 MiB of memory" in engine.explain()
+            assert [found["granted"] for found in engine.inspection.state()["reservations"]] == [True, False]
+            assert "'second' is next and waits for 4.00 MiB of memory" in engine.inspection.explain()
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting

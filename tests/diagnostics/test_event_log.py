@@ -142,7 +142,7 @@ def test_nobody_looks_how_deep_chunks_are_unless_somebody_asks(get: Get, path: P
 def test_counters_and_instants_of_a_graph(runtime: Runtime, get: Get, path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(event_log, "_COUNT_S", 0.0)
     # So that the engine measures its processes once more, however short a time ago it has.
-    runtime.engine()._watched_s = runtime.engine()._memory_watch.next_s = 0.0
+    runtime.engine()._loop.memory._watched_s = runtime.engine()._loop.memory.watch.next_s = 0.0
     with EventLog(path):
         get({"a": (large_array, 1), "b": (np.sum, "a")}, "b")
     log = events(path)

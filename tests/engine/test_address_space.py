@@ -18,7 +18,7 @@ from conftest import Scripts, eventually, files
 
 from dask_mars import Runtime, config
 from dask_mars.engine import loop, processes
-from dask_mars.engine.loop import Engine
+from dask_mars.engine.engine import Engine
 from dask_mars.errors import AddressSpaceTooSmall, ResultTooLarge, SpillDiskFailed, StoreFull
 from dask_mars.limits import AddressSpace
 from dask_mars.store import arena

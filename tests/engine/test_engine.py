@@ -760,7 +760,9 @@ def test_a_chunk_is_read_where_it_lies_by_all_processes(runtime: Runtime) -> Non
 
 def arena_bytes(runtime: Runtime) -> int:
     """Return the bytes of memory that all arenas of a runtime take."""
-    return sum(os.fstat(descriptor).st_blocks * 512 for descriptor in runtime.engine()._arena_files)
+    return sum(
+        os.fstat(descriptor).st_blocks * 512 for descriptor in runtime.engine()._registry.resources.arena_files
+    )
 
 
 @on_linux
@@ -801,9 +803,9 @@ def test_a_chunk_is_freed_once_its_last_consumer_is_done(runtime: Runtime, tmp_p
     last = dask.delayed(lambda value: wait_for(tmp_path / "go on", value))(total)
     thread, outcome = computing(lambda: last.compute(scheduler=runtime.get))
     try:
-        assert eventually(lambda: engine._machine.graphs and engine._runs, 5)
+        assert eventually(lambda: engine._loop.machine.graphs and engine._runs, 5)
         run = next(iter(engine._runs.values()))
-        assert eventually(lambda: engine._machine.counts(run.number)["FREED"] == 1, 5)
+        assert eventually(lambda: engine._loop.machine.counts(run.number)["FREED"] == 1, 5)
         assert eventually(lambda: not engine._blocks.counts, 1)
         assert thread.is_alive()
     finally:
@@ -935,7 +937,7 @@ def test_small_slices_do_not_keep_large_chunks(runtime: Runtime, tmp_path: Path)
     try:
         assert eventually(lambda: engine._runs, 5)
         run = next(iter(engine._runs.values()))
-        assert eventually(lambda: engine._machine.counts(run.number)["FREED"] == 2, 5)
+        assert eventually(lambda: engine._loop.machine.counts(run.number)["FREED"] == 2, 5)
         assert eventually(lambda: not engine._blocks.counts, 1)
     finally:
         (tmp_path / "go on").touch()
@@ -1009,7 +1011,7 @@ def test_long_use_leaves_nothing_in_workers(single: Runtime) -> None:
     graphs, contexts = dask.delayed(sizes)().compute(scheduler=single.get)
     assert graphs == 1
     assert contexts <= 20
-    assert len(single.engine()._sender.contexts) <= 2
+    assert len(single.engine()._registry.sender.contexts) <= 2
 
 
 def test_workers_load_xarray_when_a_task_needs_it() -> None:

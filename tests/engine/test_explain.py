@@ -232,7 +232,7 @@ def test_engines_that_have_ended_do_not_answer():
     with dask_mars.Runtime(num_workers=1) as runtime:
         engine = runtime.engine()
     with pytest.raises(EngineStopped):
-        engine.explain()
+        engine.inspection.explain()
 
 
 # -- stalls -----------------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ def test_results_that_nobody_takes_are_no_stall():
 def test_stalled_computations_fail_and_say_what_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("dask_mars.engine.loop._LIVENESS_S", 0.05)
     with dask_mars.Runtime(num_workers=1) as runtime:
-        machine = runtime.engine()._machine
+        machine = runtime.engine()._loop.machine
         monkeypatch.setattr(machine, "stalled", lambda: [graph for graph in machine.graphs if not found])
         found: list[Exception] = []
         with pytest.raises(Stalled, match="'waiting'") as caught:

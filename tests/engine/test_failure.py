@@ -539,8 +539,8 @@ def test_a_worker_that_is_stuck_at_an_import_is_replaced(
 def test_progress_is_noted_for_each_module(runtime: Runtime) -> None:
     engine = runtime.engine()
     for number in range(2):
-        assert engine._control.progress(number) > 100
-        assert engine._control.importing(number)
+        assert engine._registry.control.progress(number) > 100
+        assert engine._registry.control.importing(number)
 
 
 def test_an_interpreter_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from conftest import Scripts
 
 from dask_mars import config
-from dask_mars.engine.loop import Engine
+from dask_mars.engine.engine import Engine
 from dask_mars.errors import EngineStartFailed
 
 PATCHED = """

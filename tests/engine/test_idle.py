@@ -24,9 +24,9 @@ from conftest import eventually, files
 from tasks import note, notes, pid_of, wait_for
 
 from dask_mars import Runtime
-from dask_mars.engine import loop
+from dask_mars.engine import workforce
+from dask_mars.engine.engine import Engine
 from dask_mars.engine.idle import IdleClock
-from dask_mars.engine.loop import Engine
 from dask_mars.scheduler.replay import replay
 from dask_mars.worker.loop import WorkerProcess
 from tests.constants import constants
@@ -47,12 +47,12 @@ def brief() -> Iterator[Runtime]:
 
 def have_ended(engine: Engine) -> bool:
     """Say whether an engine has no workers, nor any that are about to end."""
-    return not engine._workers and not list(engine._ending)
+    return not engine._registry.workers and not list(engine._loop.workforce.ending)
 
 
 def arena_bytes(engine: Engine) -> int:
     """Return the bytes of memory that all arenas take."""
-    return sum(os.fstat(descriptor).st_blocks * 512 for descriptor in engine._arena_files)
+    return sum(os.fstat(descriptor).st_blocks * 512 for descriptor in engine._registry.resources.arena_files)
 
 
 def put_and_computed(runtime: Runtime) -> Any:
@@ -100,7 +100,7 @@ def test_memory_goes_back_when_nobody_calls_anything():
         assert arena_bytes(engine) > 16 * MIB
         del persisted
         assert eventually(lambda: arena_bytes(engine) < MIB, 10)
-        assert eventually(lambda: engine._timeout_s() is None)
+        assert eventually(lambda: engine._loop.timeout_s() is None)
         assert len(engine.worker_pids()) == 2
 
 
@@ -160,8 +160,8 @@ def test_arrow_is_told_if_it_is_there(monkeypatch):
 def test_workers_come_up_when_nobody_calls_anything():
     with Runtime(num_workers=1) as runtime:
         engine = runtime.start().engine()
-        assert eventually(lambda: engine._is_up, 20)
-        assert eventually(lambda: engine._timeout_s() > 100)
+        assert eventually(lambda: engine._loop.workforce.is_up, 20)
+        assert eventually(lambda: engine._loop.timeout_s() > 100)
 
 
 def test_workers_end_and_start_again(brief, caplog):
@@ -176,14 +176,14 @@ def test_workers_end_and_start_again(brief, caplog):
         assert (found, total) == (number, 499_500 + number)
         pids.add(pid)
         assert eventually(lambda: have_ended(engine), 20)
-        assert engine._timeout_s() is None
+        assert engine._loop.timeout_s() is None
         assert brief.state()["workers"] == []
         assert brief.state()["graphs"] == []
         assert brief.explain().startswith("no workers, which start with the next computation; the store holds")
         assert engine.memory_bytes() > 0
         assert not any(map(psutil.pid_exists, pids))
     assert len(pids) == 3
-    assert not engine._starts._failures
+    assert not engine._loop.workforce._starts._failures
     assert not caplog.records
 
 
@@ -207,7 +207,7 @@ def test_persisted_data_outlive_the_workers(brief):
     del ones
     gc.collect()
     assert eventually(lambda: arena_bytes(engine) == 0, 10)
-    assert eventually(lambda: engine._timeout_s() is None)
+    assert eventually(lambda: engine._loop.timeout_s() is None)
 
 
 def test_files_outlive_the_workers(tmp_path):
@@ -270,11 +270,11 @@ def test_a_computation_waits_for_workers_that_are_ending(brief, tmp_path):
         dask.delayed(end_slowly)(tmp_path / "ending", 0.5).compute(scheduler=brief.get)
         assert eventually(lambda number=number: len(notes(tmp_path / "ending")) == number, 20)
         assert da.ones(100, chunks=10).sum().compute(scheduler=brief.get) == 100
-    assert not engine._starts._failures
+    assert not engine._loop.workforce._starts._failures
 
 
 def test_workers_that_do_not_end_are_killed(monkeypatch, tmp_path):
-    monkeypatch.setattr(loop, "_EXIT_S", 0.3)
+    monkeypatch.setattr(workforce, "_EXIT_S", 0.3)
     with dask.config.set({"dask-mars.idle-timeout": "20 ms"}), Runtime(num_workers=1) as runtime:
         dask.delayed(end_slowly)(tmp_path / "ending", 60).compute(scheduler=runtime.get)
         assert eventually(lambda: notes(tmp_path / "ending"), 20)
@@ -299,7 +299,7 @@ def test_computations_at_any_moment_come_to_their_end(timeout, tmp_path):
             pauses_s = [chance.choice([0, 0.005, 0.1, 0.2]) for _ in range(12)]
             assert list(pool.map(compute, pauses_s)) == [499_500] * 12
         engine = runtime.engine()
-        assert not engine._starts._failures
+        assert not engine._loop.workforce._starts._failures
         assert eventually(lambda: have_ended(engine), 20)
     outcome = replay((tmp_path / "log").read_text().splitlines(keepends=True), validate=True)
     assert outcome.difference is None
@@ -316,7 +316,7 @@ def test_a_runtime_without_workers_can_be_closed(brief, tmp_path, is_slow):
     persisted = put_and_computed(brief)
     if is_slow:
         dask.delayed(end_slowly)(tmp_path / "ending", 0.5).compute(scheduler=brief.get)
-        assert eventually(lambda: list(engine._ending), 20)
+        assert eventually(lambda: list(engine._loop.workforce.ending), 20)
     else:
         assert eventually(lambda: have_ended(engine), 20)
     brief.close()

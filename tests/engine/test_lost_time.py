@@ -55,7 +55,7 @@ def kinds(runtime: Runtime) -> list[bool]:
 
 
 def lost(runtime: Runtime) -> float:
-    return runtime.engine()._startup._lost_s
+    return runtime.engine()._loop.startup._lost_s
 
 
 @pytest.mark.skipif(not has_lock(), reason="threads wait for no lock")

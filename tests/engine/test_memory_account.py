@@ -121,7 +121,7 @@ def test_a_closed_runtime_answers_as_it_does_of_its_state():
     assert runtime.state() == {}
     assert runtime.memory() == MemoryAccount(limit_bytes=GIB)
     with pytest.raises(EngineStopped):
-        engine.memory()
+        engine.inspection.memory()
 
 
 def assert_adds_up(account: MemoryAccount) -> None:

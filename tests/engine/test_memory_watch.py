@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from dask_mars import Runtime
-from dask_mars.engine.memory_watch import MemoryWatch, Orders, WorkerMemory, decide
+from dask_mars.engine.memory import MemoryWatch, Orders, WorkerMemory, decide
 from dask_mars.errors import Cancelled, EngineStopped, MarsError, WorkerDied, WorkerOverLimit
 from dask_mars.limits import PROC, arena_bytes
 from tests.conftest import eventually, runtime_with_room
@@ -164,7 +164,7 @@ def test_what_was_asked_for_is_not_learned_as_what_was_not():
 def test_what_is_kept_of_one_chunk_is_not_what_the_next_has_asked_for(monkeypatch):
     taken = {1: 50 * MIB, os.getpid(): 0}
     monkeypatch.setattr(
-        "dask_mars.engine.memory_watch.estimate_memory", lambda pids, proc: sum(taken[pid] for pid in pids)
+        "dask_mars.engine.memory.estimate_memory", lambda pids, proc: sum(taken[pid] for pid in pids)
     )
     watch = MemoryWatch(1 << 40, 1, os.getpid(), [])
     watch.add(0, 1)
@@ -205,7 +205,7 @@ def limited() -> Iterator[Runtime]:
 @pytest.fixture
 def large(limited: Runtime) -> int:
     """More than half of what there is room for, and less than all of it, in bytes."""
-    return int(0.65 * limited.engine()._memory_watch.free_bytes) // MIB * MIB
+    return int(0.65 * limited.engine()._loop.memory.watch.free_bytes) // MIB * MIB
 
 
 def library_memory(size_bytes: int) -> mmap.mmap:
@@ -299,7 +299,7 @@ def hold(size_bytes: int, path: str, gate: str) -> int:
 
 
 def paused_workers(runtime: Runtime) -> list[int]:
-    workers = runtime.engine()._memory_watch.workers
+    workers = runtime.engine()._loop.memory.watch.workers
     return [memory.pid for memory in [*workers.values()] if memory.paused_s is not None]
 
 
@@ -351,5 +351,5 @@ def test_the_arena_of_a_worker_that_has_ended_is_given_back(limited):
         os.kill(worker["pid"], signal.SIGKILL)
     assert eventually(lambda: all(pid not in engine.worker_pids() for pid in [w["pid"] for w in workers]), 20)
     # What the user has stays, and no more than that.
-    assert eventually(lambda: arena_bytes(engine._arena_files) <= 33 * MIB, 20)
+    assert eventually(lambda: arena_bytes(engine._registry.resources.arena_files) <= 33 * MIB, 20)
     assert kept.sum().compute(scheduler=limited.get) == 4 * MIB

@@ -149,7 +149,7 @@ def waiting(limited: Runtime, tmp_path: Path) -> Iterator[tuple[Background, Path
     """Have one task hold memory until it is told to go on, and another one wait for it."""
     held, go_on = tmp_path / "held", tmp_path / "go on"
     # More than half of what there is room for, in each.
-    mib = int(0.6 * limited.engine()._limit_bytes) // MIB
+    mib = int(0.6 * limited.engine()._loop.memory.limits.store_bytes) // MIB
     holder = Background(limited, {"hold": (grow, str(held), str(go_on), mib)}, "hold")
     assert eventually(lambda: notes(held), 20)
     other = Background(limited, {"wait": (grow, str(tmp_path / "second"), str(tmp_path / "hold"), mib)}, "wait")
@@ -234,7 +234,7 @@ def ended_tasks(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @objects
 def test_objects_of_several_tasks_take_turns(limited, take, caplog):
-    mib = int(0.6 * limited.engine()._limit_bytes) // MIB
+    mib = int(0.6 * limited.engine()._loop.memory.limits.store_bytes) // MIB
     tasks = [dask.delayed(take)(mib, dask_key_name=f"take-{number}") for number in range(6)]
     assert dask.compute(*tasks, scheduler=limited.get) == (mib,) * 6
     # A single call takes a little more before it is refused, and where the engine is late a worker may be ended.
@@ -283,7 +283,7 @@ def test_results_that_are_objects_go_to_disk(limited):
 
 def test_nothing_is_left_reserved(limited):
     engine = limited.engine()
-    memory = engine._machine.memory
+    memory = engine._loop.machine.memory
     assert eventually(lambda: not (memory.reserved_bytes or memory.awaited_bytes), 10)
     with pytest.raises(WorkerDied):
         dask.delayed(lambda: os.kill(os.getpid(), signal.SIGKILL))().compute(scheduler=limited.get)

@@ -256,7 +256,7 @@ def test_more_than_the_store_holds(tmp_path):
         finally:
             remove_listener(listener)
         engine = runtime.engine()
-        engine._machine.validate()
+        engine._loop.machine.validate()
         assert not engine._blocks._files
     expected = sum(made(number, rows)[["x", "y"]].sum() for number in range(24))
     np.testing.assert_allclose(found.sum(), expected)

@@ -40,7 +40,7 @@ def test_temporaries_count(small):
         return float((np.full(MIB // 8, seed) * 2.0).sum())
 
     graph = {("x", number): (total, number) for number in range(4)}
-    machine = small.engine()._machine
+    machine = small.engine()._loop.machine
     handle = machine.handle
 
     def note(event, now_s):

@@ -24,9 +24,9 @@ from tasks import pid_of
 from dask_mars import Runtime
 from dask_mars.diagnostics import EventLog, FinishCallback, report
 from dask_mars.engine import startup
-from dask_mars.engine.loop import Engine
 from dask_mars.engine.receiver import ProtocolError, Receiver
 from dask_mars.engine.startup import Startup
+from dask_mars.engine.workforce import Workforce
 from dask_mars.errors import EngineStopped
 from dask_mars.labels import WorkerRows, worker_label
 from dask_mars.optimize import library_code
@@ -436,14 +436,14 @@ def test_what_cannot_be_read_of_a_thread_is_computed_by_a_process_once_it_has_en
 
     receive = Receiver.take
     monkeypatch.setattr(Receiver, "take", take)
-    start_process = Engine._start_process
+    start_process = Workforce._start_process
     begun: list[int] = []
 
-    def start(engine: Engine, number: int) -> None:
+    def start(workforce: Workforce, number: int) -> None:
         begun.append(len(threads()))
-        start_process(engine, number)
+        start_process(workforce, number)
 
-    monkeypatch.setattr(Engine, "_start_process", start)
+    monkeypatch.setattr(Workforce, "_start_process", start)
     assert dask.delayed(time.sleep)(0.2).compute(scheduler=runtime.get) is None
     assert random_means().compute(scheduler=runtime.get).shape == (400,)
     assert taken

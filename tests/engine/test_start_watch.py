@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dask_mars.engine.loop import Engine
 from dask_mars.engine.start_watch import StartWatch
+from dask_mars.engine.workforce import Workforce
 from dask_mars.errors import WorkerStartFailed
 
 TIMEOUT_S = 60.0
@@ -88,9 +88,9 @@ def test_starts_that_fail_matter_where_nothing_else_computes(
     )
     handle: Any = SimpleNamespace(number=0, start_error=None)
     for _ in range(2):
-        Engine._note_start_failure(engine, handle, 1)
+        Workforce._note_start_failure(engine, handle, 1)
     if fails:
         with pytest.raises(WorkerStartFailed, match="3 in a row"):
-            Engine._note_start_failure(engine, handle, 1)
+            Workforce._note_start_failure(engine, handle, 1)
     else:
-        Engine._note_start_failure(engine, handle, 1)
+        Workforce._note_start_failure(engine, handle, 1)

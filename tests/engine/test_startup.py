@@ -138,15 +138,15 @@ def test_threads_stay_while_copies_of_the_users_arrays_would_take_longer_than_th
     decides.lost_time.can_tell = True
     decides.note_finished(run, 100)
     decides.note_lost(Lost(2.0))
-    decides.note_lent(int(3 * startup._COPIED_BYTES_PER_S))
+    decides.note_borrowed(int(3 * startup._COPIED_BYTES_PER_S))
     assert decides.due_s([run], 20.0) is None
     assert wanted(decides, run, 20.0) == 0
     # It is told how much it is in all.
-    decides.note_lent(int(3 * startup._COPIED_BYTES_PER_S))
+    decides.note_borrowed(int(3 * startup._COPIED_BYTES_PER_S))
     decides.note_lost(Lost(1.5))
     assert wanted(decides, run, 20.0) == 2
     # What is much is no matter of copies.
-    decides.note_lent(int(30 * startup._COPIED_BYTES_PER_S))
+    decides.note_borrowed(int(30 * startup._COPIED_BYTES_PER_S))
     assert wanted(decides, run, 20.0) == 0
     decides.note_lost(Lost(8.0))
     assert wanted(decides, run, 20.0) == 2

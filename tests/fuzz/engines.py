@@ -125,7 +125,7 @@ class Killer:
                     self._left -= 1
 
     def _handles(self) -> list[Any]:
-        return [handle for handle in list(self._runtime.engine()._workers.values()) if handle.is_process]
+        return [handle for handle in list(self._runtime.engine()._registry.workers.values()) if handle.is_process]
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
@@ -218,7 +218,7 @@ def _shared_memory() -> set[str]:
 def settled(engine: Engine) -> float:
     """Wait until all workers of an engine are up; return how many seconds that took."""
     began_s = time.monotonic()
-    while not all(worker.ready for worker in list(engine.runtime.engine()._workers.values())):
+    while not all(worker.ready for worker in list(engine.runtime.engine()._registry.workers.values())):
         if time.monotonic() > began_s + 30:
             break
         time.sleep(0.01)

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from dask_mars import Runtime
-from dask_mars.engine.loop import Engine
+from dask_mars.engine.engine import Engine
 from dask_mars.scheduler.events import CLIENT
 
 #: What is left may take this long to go: a worker that is starting gives back what was cancelled when it is up,
@@ -111,8 +111,8 @@ def left_in_engine(runtime: Runtime) -> dict[str, Any]:
 
 def _graphs_of(engine: Engine) -> dict[int, Any]:
     """Return the states of each graph's chunks, and who has some in hand."""
-    machine = engine._machine
-    hands = {number: machine.in_hand(number) for number in (CLIENT, *engine._workers)}
+    machine = engine._loop.machine
+    hands = {number: machine.in_hand(number) for number in (CLIENT, *engine._registry.workers)}
     return {
         graph: (
             {state: count for state, count in machine.counts(graph).items() if count},

@@ -61,7 +61,7 @@ class Killer:
         for delay_s, victim, patient in zip(self._delays_s, self._victims, self._patient, strict=True):
             while not self._ended.wait(delay_s):
                 engine = self._runtime.engine()
-                workers = [handle for handle in list(engine._workers.values()) if handle.is_process]
+                workers = [handle for handle in list(engine._registry.workers.values()) if handle.is_process]
                 if workers and (workers[victim % len(workers)].ready or not patient):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(workers[victim % len(workers)].pid, signal.SIGKILL)

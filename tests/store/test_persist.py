@@ -61,7 +61,7 @@ def blocks(runtime: Runtime) -> dict[tuple[int, int], list[int]]:
 
 def is_empty(runtime: Runtime) -> bool:
     engine = runtime.engine()
-    return eventually(lambda: not (engine._blocks.counts or engine._runs or engine._machine.graphs))
+    return eventually(lambda: not (engine._blocks.counts or engine._runs or engine._loop.machine.graphs))
 
 
 @pytest.fixture(scope="module")
@@ -557,7 +557,7 @@ def small(spilled: Path) -> Iterator[Runtime]:
     with dask.config.set(limits), Runtime(num_workers=2, memory_limit="1 GiB") as runtime:
         # What writes to disk and reads from it is there before the first test looks what threads there are.
         persisted = numbers(1240, 155).persist(scheduler=runtime.get)
-        spill_writer = runtime.engine()._spill_writer
+        spill_writer = runtime.engine()._registry.spill_writer
         assert eventually(partial(on_disk, persisted))
         spill_writer.read_ahead(next(chunk.ref for chunk in kept_by(persisted) if chunk.ref[0] == SPILLED))
         del persisted
@@ -575,7 +575,7 @@ def test_values_that_are_put_into_the_store_count_there(small, spilled):
         assert type(kept) is PersistedChunk
         np.testing.assert_array_equal(value_of(kept), array)
         assert small_one == number
-    engine._machine.validate()
+    engine._loop.machine.validate()
     with pytest.raises(TypeError, match="pickle"):
         engine.put("given", [arrays[0], (number for number in range(3))])
     del stored, kept
@@ -600,7 +600,7 @@ def test_what_was_read_back_stays_as_long_as_somebody_reads_it(small, tmp_path):
     (tmp_path / str(2 * MIB // 8)).touch()
     reader.join()
     assert [set(array) for array in found] == [{7.0}, {0.0}]
-    small.engine()._machine.validate()
+    small.engine()._loop.machine.validate()
 
 
 def test_what_was_read_back_is_not_written_again(small, written):
@@ -623,7 +623,7 @@ def test_what_was_read_back_is_not_written_again(small, written):
     reader.start()
     assert begun.wait(100)
     # What is in a worker's queue pins its inputs: the sum is given back a moment after its input was.
-    machine = small.engine()._machine
+    machine = small.engine()._loop.machine
     assert eventually(lambda: not any(map(machine.in_hand, range(2))))
     assert small.engine()._blocks.stored_bytes == 2 * MIB
     take_most_of_the_store()
@@ -639,14 +639,14 @@ def test_one_and_a_half_times_the_store_summed_twice(small, spilled, monkeypatch
     known = x.compute(scheduler="threads")
     engine = small.engine()
     peak = 0
-    handle = engine._machine.handle
+    handle = engine._loop.machine.handle
 
     def watched(*arguments: Any) -> Any:
         nonlocal peak
         peak = max(peak, engine._blocks.stored_bytes)
         return handle(*arguments)
 
-    monkeypatch.setattr(engine._machine, "handle", watched)
+    monkeypatch.setattr(engine._loop.machine, "handle", watched)
     persisted = x.persist(scheduler=small.get)
     assert eventually(partial(on_disk, persisted))
     assert on_disk(persisted) < 64
@@ -658,7 +658,7 @@ def test_one_and_a_half_times_the_store_summed_twice(small, spilled, monkeypatch
     np.testing.assert_array_equal(persisted.compute(scheduler="threads"), known)
     # What workers report in one message may come to a few chunks more.
     assert peak <= 8 * MIB * 1.1
-    engine._machine.validate()
+    engine._loop.machine.validate()
     del persisted
     assert is_empty(small)
     assert not engine._blocks._files
@@ -700,7 +700,7 @@ def test_a_chunk_that_is_borrowed_may_go_to_disk_meanwhile(small):
     expected = values.sum(axis=0) * 3 - values.mean()
     np.testing.assert_allclose(both.compute(scheduler=small.get), expected)
     assert on_disk(persisted)
-    engine._machine.validate()
+    engine._loop.machine.validate()
 
 
 def test_kept_chunks_of_the_same_key_are_the_same_to_dask():

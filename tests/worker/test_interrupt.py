@@ -249,7 +249,7 @@ def test_what_a_task_prints_is_sent_before_it_is_interrupted(
     assert eventually(lambda: running.is_at("compute"), 20)
     assert running.number is not None
     # The graph itself is not cancelled, and so what was interrupted is begun again.
-    patient.engine()._control.stop(0, running.number)
+    patient.engine()._registry.control.stop(0, running.number)
     note(go_on)
     assert running.end() == ["sent", "ExecutionInterrupted"]
     assert capfd.readouterr().out == "a whole line\n"
@@ -376,9 +376,9 @@ def test_what_runs_of_another_graph_is_not_interrupted(strict: Runtime, tmp_path
     # As if it had just gone on from a task of the graph that is to stop.
     engine = strict.engine()
     assert running.number is not None
-    engine._control.stop(0, running.number + 1)
+    engine._registry.control.stop(0, running.number + 1)
     for _ in range(20):
-        engine._workers[0].interrupt()
+        engine._registry.workers[0].interrupt()
         time.sleep(0.01)
     go_on.touch()
     assert running.end() == "done"
@@ -634,7 +634,7 @@ class SlowLiteral(SlowFunction):
 
 def test_whose_message_is_being_read_is_known(patient: Runtime, tmp_path: Path) -> None:
     running = Background(patient, {"x": (abs, SlowLiteral(str(tmp_path)))}, "x")
-    control = patient.engine()._control
+    control = patient.engine()._registry.control
     try:
         assert eventually(lambda: control.running(0) is not None, 20)
         assert control.running(0) == (running.number, 0, NO_CHUNK)

@@ -1,4 +1,24 @@
-"""Measures the memory of processes, and decides which workers wait or end, so that the memory limit holds.
+"""Measures the memory of processes, and derives limits and orders from it, which others execute.
+
+The one equation, which holds for each chunk that is dispatched:
+
+    private + stored + reserved - growth + waiting <= limit
+
+=========  =========================================================================================
+limit      Memory that all processes and shared memory may take together.
+private    Memory that processes take for themselves; programs and libraries count once.
+shared     Pages of shared memory: the stored objects, arrays that tasks work on, free blocks.
+stored     Objects in memory.
+reserved   Memory counted as taken before a chunk takes it.
+growth     Private memory that workers have taken since they came up. The equation subtracts the
+           part that is reserved, or it would count twice.
+waiting    Memory that workers have announced, or may take without a request.
+free       What private and shared leave of the limit.
+share      Growth allowed to each worker in any case.
+margin     Least of free memory, for growth between two measurements.
+spilling   Objects that are being written to disk, and will be free soon.
+on_disk    Files of spilled objects.
+=========  =========================================================================================
 
 NumPy and Python's objects request memory before they take it. Allocations of other libraries show only in
 measurements, which become more frequent as memory runs short. The policy pauses a worker that grows past its share
@@ -39,6 +59,12 @@ _NOTED_BYTES, _GROWING_BYTES = 16 << 20, 1 << 20
 #: Workers that grow more slowly may finish within the margin: the policy pauses faster ones once this fraction is
 #: left. Divisor of the margin, and bytes per second.
 _LAST, _SLOW_BYTES_PER_S = 4, 16 << 20
+
+#: Minimum size of the store, however much the workers use: a fraction of its limits, and bytes.
+_LEAST_STORE, _LEAST_STORE_BYTES = 0.25, 1 << 25
+#: Growth of all workers' memory that needs no request: divisor of the limit, and maximum bytes per worker. The
+#: store's limit is lower by it.
+_SLACK_SHARE, _MOST_SLACK_BYTES = 32, 1 << 26
 
 Running = tuple[int, int] | None
 
@@ -99,6 +125,18 @@ class Orders(NamedTuple):
     pause: tuple[int, ...] = ()
     resume: tuple[int, ...] = ()
     end: tuple[int, ...] = ()
+
+
+class Limits(NamedTuple):
+    """Limits in bytes: of objects in memory, and of these with results that need not fit in the store."""
+
+    store_bytes: int
+    hard_bytes: int
+
+
+def slack_bytes(limit_bytes: int, num_workers: int) -> int:
+    """Return by how much each worker's memory may grow without a request."""
+    return min(_MOST_SLACK_BYTES, limit_bytes // (_SLACK_SHARE * num_workers))
 
 
 def idle_above(workers: Mapping[int, WorkerMemory], most_bytes: int) -> list[int]:
@@ -300,6 +338,34 @@ class MemoryWatch:
         shortest_s = max(_SHORTEST_CALM_S if is_calm else _SHORTEST_S, cost_s / _TIME_SHARE)
         self.next_s = now_s + max(min(left_s, _LONGEST_S), shortest_s)
 
+    def limits(self, store_bytes: int, waiting_bytes: int, reserved_bytes: Callable[[int], int]) -> Limits:
+        """Derive the store's limits from the last measurement.
+
+        Parameters
+        ----------
+        store_bytes : int
+            Maximum size of the store.
+        waiting_bytes : int
+            Bytes that workers hold or may take, and that no measurement shows.
+        reserved_bytes : callable
+            Returns the private memory that is reserved for a worker's chunks, besides granted requests.
+        """
+        # Reserved growth is not counted a second time when the worker takes it.
+        growth = sum(
+            [
+                min(worker.growth_bytes, worker.asked_bytes + reserved_bytes(number))
+                for number, worker in self.workers.items()
+            ]
+        )
+        room = self._limit_bytes - self.private_bytes + growth - waiting_bytes
+        # Where the user's process takes most of the limit, the minimum shrinks, too.
+        most_least = max(self.room_bytes // 2, _LEAST_STORE_BYTES)
+        least = max(int(store_bytes * _LEAST_STORE), _LEAST_STORE_BYTES)
+        limit = max(min(store_bytes, room), min(least, most_least, store_bytes))
+        # This may exceed the arenas: results that do not fit there are private memory or go to disk.
+        least = max(min(int(self._limit_bytes * _LEAST_STORE), most_least), LEAST_SHARE_BYTES)
+        return Limits(limit, max(room, limit, least))
+
     @property
     def is_short(self) -> bool:
         """Return whether less than the margin is left."""
@@ -344,4 +410,13 @@ class MemoryWatch:
         return decide(self.workers, self.free_bytes, self._margin_bytes, self.share_bytes, may_shrink, now_s)
 
 
-__all__ = ["LEAST_SHARE_BYTES", "MemoryWatch", "Orders", "Running", "WorkerMemory", "decide"]
+__all__ = [
+    "LEAST_SHARE_BYTES",
+    "Limits",
+    "MemoryWatch",
+    "Orders",
+    "Running",
+    "WorkerMemory",
+    "decide",
+    "slack_bytes",
+]

@@ -1,0 +1,69 @@
+"""Errors of chunks whose worker has died, and of processes that leave the engine no memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from dask_mars.config import Settings
+from dask_mars.engine.graph_run import GraphRun
+from dask_mars.errors import MemoryLimitTooLow, WorkerDied, WorkerOverLimit, describe_exit, has_crashed
+from dask_mars.limits import estimate_memory, library_bytes
+from dask_mars.scheduler.machine import Machine
+
+logger = logging.getLogger(__name__)
+
+
+class OverLimit(NamedTuple):
+    """Bytes of a worker that exceeded the memory limit, the limit, other processes' and shared bytes."""
+
+    worker_bytes: int
+    limit_bytes: int
+    others_bytes: int
+    store_bytes: int
+
+
+def record_death(
+    machine: Machine,
+    runs: Mapping[int, GraphRun],
+    number: int,
+    code: int,
+    running: tuple[int, int] | None,
+    over_limit: OverLimit | None,
+) -> None:
+    """Record the errors of the chunks that may fail with a worker's death, perhaps for its memory."""
+
+    def death_of(run: GraphRun, chunk: int, attempts: int, repeatable: bool) -> Exception:
+        key = repr(run.graph.keys[chunk])
+        if over_limit is not None:
+            return WorkerOverLimit(key, *over_limit, repeatable)
+        return WorkerDied(key, code, attempts, repeatable)
+
+    for graph, chunk in machine.in_hand(number):
+        owner = runs[graph]
+        if not owner.plan.is_repeatable(chunk):
+            owner.errors[chunk] = death_of(owner, chunk, 1, repeatable=False)
+    if running is not None:
+        graph, chunk = running
+        run = runs[graph]
+        if logger.isEnabledFor(logging.INFO):
+            logger.info("worker %d %s while it ran %s", number, describe_exit(code), run.name_of(chunk))
+        if run.plan.is_repeatable(chunk):
+            attempts = machine.parameters.allowed_losses(has_crashed(code)) + 1
+            run.errors[chunk] = death_of(run, chunk, attempts, repeatable=True)
+
+
+def check_memory_limit(settings: Settings, pid: int) -> None:
+    """Raise if processes take all memory before they have computed anything, as the first worker shows.
+
+    The check precedes the worker's first result, so that either all computations fail or none. The user's own data
+    do not count: they may fill most of the machine's memory.
+    """
+    limit_bytes = settings.memory_limit
+    error = MemoryLimitTooLow(limit_bytes, settings.num_workers, estimate_memory([pid]), library_bytes([pid]))
+    if error.least_bytes > limit_bytes:
+        raise error
+
+
+__all__ = ["OverLimit", "check_memory_limit", "record_death"]

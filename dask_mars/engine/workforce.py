@@ -1,0 +1,434 @@
+"""The workers of an engine: who starts, what they report, and who replaces those that end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import selectors
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+
+from dask_mars.engine.deaths import OverLimit, check_memory_limit, record_death
+from dask_mars.engine.idle import EndingWorkers
+from dask_mars.engine.inspection import Inspection
+from dask_mars.engine.listeners import EngineView
+from dask_mars.engine.memory import MemoryWatch
+from dask_mars.engine.processes import ProcessHandle
+from dask_mars.engine.receiver import ProtocolError, Receiver
+from dask_mars.engine.registry import Registry
+from dask_mars.engine.start_watch import StartWatch
+from dask_mars.engine.startup import Startup
+from dask_mars.engine.threads import ThreadHandle
+from dask_mars.engine.worker_handle import WorkerHandle
+from dask_mars.errors import WorkerStartFailed, WorkerStartTimeout, describe_exit, has_crashed
+from dask_mars.protocol.channel import UnreadableStream
+from dask_mars.protocol.main_module import main_origin
+from dask_mars.protocol.messages import Exit, Start
+from dask_mars.scheduler.events import Event, WorkerLost, WorkerRetired, WorkerStarted
+from dask_mars.scheduler.machine import Machine
+from dask_mars.worker import thread as worker_thread
+
+logger = logging.getLogger(__name__)
+
+#: Time that worker processes have for their exit handlers, in seconds.
+_EXIT_S = 5.0
+
+
+class Workforce:
+    """Starts, reads, replaces and ends workers.
+
+    Parameters
+    ----------
+    machine, registry, watch, startup, inspection, view
+        Parts of the engine.
+    selector : selectors.BaseSelector
+        Waits for the workers' sockets and ends.
+    wake_writer : int
+        Descriptor by which workers wake the engine.
+    post : callable
+        Feeds an event to the state machine.
+
+    Attributes
+    ----------
+    ending : EndingWorkers
+        Workers that are ending.
+    is_up : bool
+        Whether a worker has come up and left some of the memory free.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        registry: Registry,
+        watch: MemoryWatch,
+        startup: Startup,
+        inspection: Inspection,
+        view: EngineView,
+        selector: selectors.BaseSelector,
+        wake_writer: int,
+        post: Callable[[Event], None],
+    ) -> None:
+        self._machine, self._registry = machine, registry
+        self._runs, self._workers, self._blocks = registry.runs, registry.workers, registry.blocks
+        self._settings, self._resources, self._control = registry.settings, registry.resources, registry.control
+        self._watch = watch
+        self._startup = startup
+        self._inspection = inspection
+        self._view = view
+        self._selector = selector
+        self._wake_writer = wake_writer
+        self._post = post
+        self._receiver = Receiver(registry, machine.holds, post)
+        self._starts = StartWatch(self._settings.start_timeout_s)
+        self.ending = EndingWorkers(_EXIT_S)
+        self.is_up = False
+
+    # -- who is there -----------------------------------------------------------------------------------------
+
+    def process(self, number: int) -> ProcessHandle:
+        """Return a worker that is a process."""
+        handle = self._workers[number]
+        assert isinstance(handle, ProcessHandle)
+        return handle
+
+    def pids(self) -> list[int]:
+        """Return the process ids of the workers."""
+        handles = [*self._workers.values(), *self._startup.loading.values()]
+        return [handle.pid for handle in handles if handle.is_process]
+
+    def has_threads(self) -> bool:
+        """Return whether threads of this process compute."""
+        return any(not handle.is_process for handle in list(self._workers.values()))
+
+    def next_s(self, now_s: float) -> list[float | None]:
+        """Return the times at which starting and ending workers need attention."""
+        times = [self._starts.next_s(), self.ending.next_s(now_s)]
+        if self._runs and self.has_threads() and not self._startup.loading:
+            times.append(self._startup.due_s(self._runs.values(), now_s))
+        return times
+
+    def _is_loading(self, handle: WorkerHandle) -> bool:
+        return self._startup.loading.get(handle.number) is handle
+
+    # -- start ------------------------------------------------------------------------------------------------
+
+    def start_processes(self) -> None:
+        """Start a process for each vacant number."""
+        for number in range(self._settings.num_workers):
+            if number not in self._workers and number not in self.ending:
+                self._start_process(number)
+
+    def staff(self, now_s: float) -> None:
+        """Release the blocks of ended workers; if there is work, start or replace workers."""
+        for handle in self.ending.collect(now_s):
+            self._release_ended(handle)
+        startup, runs = self._startup, self._runs.values()
+        startup.note(runs, now_s)
+        if not (runs or startup.loading):
+            return
+        if len(self._workers) < self._settings.num_workers:
+            self._start_missing()
+        threads = [handle for handle in self._workers.values() if isinstance(handle, ThreadHandle)]
+        if threads:
+            startup.note_lost(startup.lost_time.look(threads, now_s))
+            startup.note_borrowed(self._registry.sender.borrowed_bytes)
+            is_short = self._registry.is_short
+            if (count := startup.wanted_processes(runs, is_short, now_s)) or startup.loading:
+                self._replace_threads(count, joins=is_short or startup.is_worth_joining(runs, now_s))
+
+    def _start_missing(self) -> None:
+        """Start a worker for each vacant number."""
+        for number in range(self._settings.num_workers):
+            if number in self._workers or number in self.ending:
+                continue
+            loading = self._startup.loading.pop(number, None)
+            if loading is not None:
+                self._put_to_work(loading)
+            elif self._startup.may_use_threads(self._runs.values()):
+                self._start_thread(number)
+            else:
+                self._start_process(number)
+
+    def _start_process(self, number: int) -> None:
+        """Start a worker process and queue work for it: the socket buffers messages until it is up."""
+        self._put_to_work(self._launch(number))
+
+    def _launch(self, number: int) -> ProcessHandle:
+        """Launch a worker process, which imports modules and then waits for its start message."""
+        resources = self._resources
+        inherited = (resources.locks_file, self._wake_writer, *resources.arena_files)
+        self._control.clear_progress(number)
+        try:
+            modules = sorted({module for run in self._runs.values() for module in run.modules})
+            handle = ProcessHandle(number, resources.control_file, inherited, modules)
+        except OSError as error:
+            raise WorkerStartFailed(1, f"could not be run ({error})") from error
+        self._listen_to(handle)
+        self._starts.begin(number, 0, time.monotonic())
+        return handle
+
+    def _listen_to(self, handle: WorkerHandle) -> None:
+        self._selector.register(handle.socket, selectors.EVENT_READ, handle)
+        if handle.exit_descriptor is not None:
+            self._selector.register(handle.exit_descriptor, selectors.EVENT_READ, handle)
+
+    def _put_to_work(self, handle: ProcessHandle) -> None:
+        """Send a worker process its start message, and let the machine give it work."""
+        number = handle.number
+        self._control.clear(number)
+        handle.start(self._start_message(number))
+        self._starts.begin(number, self._control.progress(number), time.monotonic())
+        self._workers[number] = handle
+        self._view.labels[number] = handle.label
+        # The process waits for this message before it does anything else.
+        self.write(handle)
+        self._post(WorkerStarted(number))
+
+    def _start_thread(self, number: int) -> None:
+        """Let a thread of this process compute until a worker process replaces it."""
+        self._control.clear(number)
+        serve = partial(
+            worker_thread.serve,
+            start=self._start_message(number),
+            arenas=self._registry.store.arenas,
+            page=self._control,
+            borrowed_array=lambda graph, chunk: self._runs[graph].values[chunk],
+            variables_of=lambda graph: self._runs[graph].variables,
+        )
+        handle = self._workers[number] = ThreadHandle(number, serve)
+        self._view.labels[number] = handle.label
+        self._listen_to(handle)
+        self.is_up = True
+        self._post(WorkerStarted(number, is_thread=True))
+
+    def _start_message(self, number: int) -> Start:
+        settings, resources = self._settings, self._resources
+        return Start(
+            number=number,
+            arguments=list(sys.argv),
+            main=main_origin(),
+            arenas=resources.arena_files,
+            capacity_bytes=resources.capacity_bytes,
+            memory_limit=settings.memory_limit,
+            live=self._blocks.live(number),
+            control=resources.control_file,
+            control_bytes=resources.control_bytes,
+            locks=resources.locks_file,
+            wake=self._wake_writer,
+            inline_bytes=settings.inline_bytes,
+            arena_threshold_bytes=settings.arena_threshold_bytes,
+            idle_trim_s=settings.idle_trim_s,
+        )
+
+    def _replace_threads(self, count: int, joins: bool) -> None:
+        """Replace threads by processes that have imported their modules, up to `count` processes in all.
+
+        With `joins` processes that are ready take part in running computations.
+        """
+        loading = self._startup.loading
+        missing = count - sum([handle.is_process for handle in self._workers.values()]) - len(loading)
+        threads_suffice = self._startup.may_use_threads(self._runs.values())
+        for number, handle in self._workers.items():
+            if not isinstance(handle, ThreadHandle) or handle.is_leaving:
+                continue
+            successor = loading.get(number)
+            if successor is None:
+                # Where threads suffice, nothing waits for processes that do not come up.
+                if missing > 0 and not (threads_suffice and self._starts.is_hopeless(number)):
+                    missing -= 1
+                    loading[number] = self._launch(number)
+            elif successor.is_loaded and joins:
+                handle.is_leaving = True
+                handle.send(Exit())
+
+    # -- read and write ---------------------------------------------------------------------------------------
+
+    def read(self, handle: WorkerHandle, has_ended: bool, over_limit: OverLimit | None = None) -> None:
+        """Read what has arrived from a worker; replace it if it has ended, perhaps for its memory."""
+        if self._workers.get(handle.number) is not handle and not self._is_loading(handle):
+            return
+        try:
+            received, goes_on = handle.read()
+            was_ready = handle.ready
+            for message in received:
+                self._receiver.take(handle, message)
+                if not was_ready and handle.ready and handle.is_process:
+                    was_ready = True
+                    self._starts.came_up()
+                    self._watch.add(handle.number, handle.pid)
+                    if not self.is_up:
+                        check_memory_limit(self._settings, handle.pid)
+                        self.is_up = True
+        except (ProtocolError, UnreadableStream) as error:
+            # As text: a stored log record with the exception's frames would keep the engine alive.
+            logger.warning("worker %d is replaced for what it has reported: %s", handle.number, str(error))
+            self._lose(handle)
+            return
+        if handle.is_process and (handle.ready or (handle.is_loaded and not handle.is_started)):
+            # The process waits for the engine.
+            self._starts.end(handle.number)
+        if has_ended or not goes_on:
+            self._lose(handle, over_limit)
+
+    def write_all(self) -> None:
+        """Write what is queued for the workers."""
+        for handle in self._workers.values():
+            handle.flush_due_frees()
+            self.write(handle)
+
+    def write(self, handle: WorkerHandle) -> None:
+        """Write what is queued for a worker, as far as its socket takes it."""
+        events = selectors.EVENT_READ
+        if handle.write():
+            events |= selectors.EVENT_WRITE
+        if self._selector.get_key(handle.socket).events != events:
+            self._selector.modify(handle.socket, events, handle)
+
+    def request_recall(self, number: int) -> None:
+        """Recall a worker's queue."""
+        handle = self._workers[number]
+        if handle.ready:
+            self._control.request_recall(number)
+            handle.interrupt()
+
+    # -- end --------------------------------------------------------------------------------------------------
+
+    def end(self, number: int, over_limit: OverLimit) -> None:
+        """End a worker that has exceeded its memory, and replace it."""
+        handle = self.process(number)
+        handle.kill()
+        handle.process.wait()
+        # The reports that it has sent still count.
+        self.read(handle, True, over_limit)
+
+    def end_stuck(self, now_s: float) -> None:
+        """End processes that make no progress while they start."""
+        for number in self._starts.stuck(self._control.progress, now_s):
+            handle = self._startup.loading.get(number) or self.process(number)
+            module = self._control.importing(number)
+            handle.stuck_in = f"importing {module}" if module else "starting Python"
+            timeout_s = self._settings.start_timeout_s
+            text = "worker %d is replaced: it made no progress for %g s (dask-mars.start-timeout) while %s"
+            logger.warning(text, number, timeout_s, handle.stuck_in)
+            handle.kill()
+
+    def retire(self) -> None:
+        """Ask all workers of an idle engine to exit."""
+        for handle in list(self._workers.values()):
+            self._leave(handle)
+            self.ending.add(handle)
+            self._registry.note_gone(handle)
+            self._post(WorkerRetired(handle.number))
+        self._startup.restart()
+
+    def _lose(self, handle: WorkerHandle, over_limit: OverLimit | None = None) -> None:
+        """Replace a worker that has ended, perhaps because it exceeded its memory."""
+        number = handle.number
+        is_loading = self._is_loading(handle)
+        if self._workers.get(number) is not handle and not is_loading:
+            return
+        if isinstance(handle, ThreadHandle):
+            # Its arena stays reserved until the thread has really ended.
+            self._retire_thread(handle)
+            return
+        self._leave(handle)
+        self._starts.end(number)
+        code = handle.close()
+        self._registry.note_gone(handle)
+        if not handle.ready:
+            self._note_start_failure(handle, code)
+        if is_loading:
+            return
+        running = self._inspection.running(number) if over_limit is None else self._inspection.current(number)
+        record_death(self._machine, self._runs, number, code, running, over_limit)
+        self._release_ended(handle)
+        self._post(WorkerLost(number, running, handle.ready, over_limit is not None, has_crashed(code)))
+        self._start_process(number)
+
+    def _retire_thread(self, handle: ThreadHandle) -> None:
+        """Unregister a thread that computes no more."""
+        if not handle.is_leaving:
+            # The thread has failed, and so would the next one.
+            self._startup.is_wanted = False
+        self._leave(handle)
+        handle.close_descriptors()
+        self._registry.note_gone(handle)
+        self.ending.await_end(handle)
+        self._post(WorkerRetired(handle.number))
+
+    def _leave(self, handle: WorkerHandle) -> None:
+        """Unregister a worker."""
+        if self._is_loading(handle):
+            del self._startup.loading[handle.number]
+        else:
+            del self._workers[handle.number]
+            self._watch.remove(handle.number)
+        self._selector.unregister(handle.socket)
+        if handle.exit_descriptor is not None:
+            self._selector.unregister(handle.exit_descriptor)
+
+    def _release_ended(self, handle: WorkerHandle) -> None:
+        """Release the blocks that only an ended worker referred to."""
+        if isinstance(handle, ThreadHandle):
+            # Objects in this process may refer to these blocks, and to retained ones, for the rest of its life.
+            for offset, size_bytes in handle.pinned:
+                self._blocks.incref((handle.number, offset, size_bytes))
+        else:
+            for block in handle.retained:
+                self._blocks.decref(block)
+        self._registry.trim_arena(handle.number)
+
+    def _note_start_failure(self, handle: WorkerHandle, code: int) -> None:
+        """Record that a process ended before it was up; raise if no worker computes and none will."""
+        attempts = self._starts.failed(handle.number)
+        stuck_in = handle.stuck_in if isinstance(handle, ProcessHandle) else None
+        error = handle.start_error or (
+            WorkerStartFailed(attempts, describe_exit(code))
+            if stuck_in is None
+            else WorkerStartTimeout(attempts, self._settings.start_timeout_s, stuck_in)
+        )
+        threads_suffice = self._startup.may_use_threads(self._runs.values())
+        are_up = any(worker.ready and (worker.is_process or threads_suffice) for worker in self._workers.values())
+        if self._starts.is_hopeless(handle.number):
+            if not are_up:
+                raise error
+            logger.warning("worker %d: %s", handle.number, error)
+
+    # -- shutdown ---------------------------------------------------------------------------------------------
+
+    def shut_down(self) -> None:
+        """Ask the workers to exit, and end those that do not."""
+        for loading in self._startup.loading.values():
+            loading.close()
+        handles = [*self._workers.values(), *self.ending]
+        for handle in handles:
+            handle.send(Exit())
+            with contextlib.suppress(OSError):
+                handle.socket.setblocking(True)
+                handle.socket.settimeout(0.5)
+                handle.write()
+        # This thread is the workers' parent: if it ended first, the system would kill them.
+        deadline_s = time.monotonic() + _EXIT_S
+        for handle in handles:
+            while not handle.has_ended() and time.monotonic() < deadline_s:
+                # A worker in the middle of a task does not read EXIT; one that is not up has nothing to finish.
+                if self._control.running(handle.number) is not None or not handle.ready:
+                    break
+                with contextlib.suppress(OSError, UnreadableStream):
+                    handle.read()
+                time.sleep(0.002)
+            handle.close()
+
+    def forget_after_fork(self) -> None:
+        """In a process forked from the engine's, close the connections to its workers."""
+        for handle in [*self._workers.values(), *self.ending, *self._startup.loading.values()]:
+            with contextlib.suppress(OSError):
+                handle.close_descriptors()
+            if isinstance(handle, ProcessHandle):
+                # The worker is not a child of this process.
+                handle.process.returncode = 0
+
+
+__all__ = ["Workforce"]
