@@ -76,7 +76,7 @@ CALLS: list[tuple[str, Callable[[Any], Any], type[Exception], str]] = [
         TypeError,
         "Client.* not 5",
     ),
-    ("cancelling 1.5", lambda r: r.cancel(1.5), TypeError, "by its id, its number or its handle, not by 1.5"),
+    ("cancelling 1.5", lambda r: r.cancel(1.5), TypeError, "expected an id, a number or a Computation, not 1.5"),
     ("explaining a list", lambda r: r.explain([]), TypeError, r"\[\] cannot be a key"),
     (
         "explaining what is not there",

@@ -5,19 +5,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import dask
 
 from dask_mars import config, gc_control
-from dask_mars.backend import Options
 from dask_mars.client.callbacks import CallbackObserver, CountingObserver, as_tasks, only_count, without_values
 from dask_mars.client.computation import Computation
 from dask_mars.client.records import Record, Records
+from dask_mars.client.request import Options, Request
 from dask_mars.client.tracking import EngineSource
 from dask_mars.dask_api.core import local_callbacks, nested_get
 from dask_mars.engine.engine import Engine
-from dask_mars.engine.graph_run import GraphRun, Saver
+from dask_mars.engine.graph_run import GraphRun
 from dask_mars.errors import SavedChunkLost
 from dask_mars.graph.chunks import ChunkGraph, Key
 from dask_mars.optimize.defaults import engine_options
@@ -33,84 +33,78 @@ if TYPE_CHECKING:
 _PATIENCE_S = 0.05
 
 
-class ToComputeAnew(Exception):
+class RestartComputation(Exception):
     """Internal: all unsaved results were lost; restart from the checkpoint."""
+
+
+class Work(NamedTuple):
+    """A request with its prepared graph.
+
+    Attributes
+    ----------
+    request : Request
+        The request.
+    graph : ChunkGraph
+        The chunks to compute.
+    record : Record
+        The record of the computation.
+    observer : CallbackObserver or None
+        Receives the progress.
+    session : Session or None
+        The checkpoint, if results are saved.
+    """
+
+    request: Request
+    graph: ChunkGraph
+    record: Record
+    observer: CallbackObserver | None = None
+    session: Session | None = None
+
+    @property
+    def computes(self) -> bool:
+        """Return whether any output is not known already."""
+        graph = self.graph
+        return any(graph.operand_of[chunk] >= 0 for chunk in graph.outputs)
 
 
 class GraphBackend(ABC):
     """A backend that runs chunk graphs.
 
+    Parameters
+    ----------
+    records : Records, optional
+        The list that its computations appear in. Default: one of its own.
+
     Attributes
     ----------
+    records : Records
+        As given.
     is_remote : bool
         Whether no engine of this process computes, so that the values of tasks are not available.
-    records : Records or None
-        The list that its computations appear in.
-    record : Record or None
-        The record of the next computation, if it is listed already.
-    checkpoint : CheckpointSettings or None
-        Settings for saving results.
-    saver : Saver or None
-        Saves the chunks of the current computation.
-    session : Session or None
-        The session of the current computation, if it is saved.
-    check : callable or None
-        Called with each graph before it is computed; raises to refuse it.
     """
 
     is_remote: ClassVar[bool] = False
-    records: Records | None = None
-    record: Record | None = None
-    checkpoint: CheckpointSettings | None = None
-    saver: Saver | None = None
-    session: Session | None = None
-    check: Callable[[ChunkGraph], None] | None = None
+
+    def __init__(self, records: Records | None = None) -> None:
+        self.records = Records() if records is None else records
 
     @abstractmethod
     def prepare_options(self, options: Options) -> PrepareOptions:
         """Return the options for preparing graphs."""
 
     @abstractmethod
-    def run(
-        self,
-        graph: ChunkGraph,
-        observer: CallbackObserver | None,
-        options: Options,
-        persist: bool,
-        record: Record,
-    ) -> dict[int, Any]:
-        """Compute a graph.
+    def run(self, work: Work) -> dict[int, Any]:
+        """Compute a graph; return the value of each output chunk, or its reference."""
 
-        Parameters
-        ----------
-        graph : ChunkGraph
-            What to compute.
-        observer : CallbackObserver or None
-            Receives the progress.
-        options : Options
-            The options of Dask's call.
-        persist : bool
-            Whether to leave results in the store.
-        record : Record
-            The record of the computation.
+    def compute(self, request: Request) -> Any:
+        """Return the requested values; see `Backend`."""
+        with request.record or self.records.new() as record:
+            return self._compute(request, record)
 
-        Returns
-        -------
-        dict
-            The value of each output chunk, or its reference.
-        """
-
-    def compute(self, dsk: Any, keys: Any, options: Options, persist: bool = False) -> Any:
-        """Compute keys of a Dask graph; see `Backend`."""
-        record, self.record = self.record, None
-        if record is None:
-            record = Record() if self.records is None else self.records.new()
-        with record:
-            return self._compute(dsk, keys, options, persist, record)
-
-    def _compute(self, dsk: Any, keys: Any, options: Options, persist: bool, record: Record) -> Any:
-        wanted = flatten(keys)
-        if not wanted:
+    def _compute(self, request: Request, record: Record) -> Any:
+        keys, options = request.keys, request.options
+        requested = flatten(keys)
+        if not requested:
             return nested_get(keys, {})
         with local_callbacks(options.callbacks) as active:
             if self.is_remote:
@@ -118,79 +112,61 @@ class GraphBackend(ABC):
             observation = _Observation(active, self.is_remote)
             failed = True
             try:
-                prepare_options = self.prepare_options(options)._replace(checkpoint=record.checkpoint)
-                graph = observation.prepared(dsk, wanted, options, prepare_options)
-                record.checkpoint()
-                values = self._values(graph, observation.observer, options, persist, record)
+                prepare_options = self.prepare_options(options)._replace(checkpoint=record.raise_if_cancelled)
+                graph = observation.prepared(request.graph, requested, options, prepare_options)
+                record.raise_if_cancelled()
+                values = self._values(Work(request, graph, record, observation.observer))
                 failed = False
             finally:
                 observation.finish(failed)
         ids = graph.ids
-        if persist:
-            return nested_get(keys, {key: as_node(key, values[ids[key]]) for key in wanted})
+        if request.persist:
+            return nested_get(keys, {key: as_node(key, values[ids[key]]) for key in requested})
         return _arranged(keys, ids, values)
 
-    def _values(
-        self,
-        graph: ChunkGraph,
-        observer: CallbackObserver | None,
-        options: Options,
-        persist: bool,
-        record: Record,
-    ) -> Mapping[int, Any]:
-        if any(graph.operand_of[chunk] >= 0 for chunk in graph.outputs):
-            if self.check is not None:
-                self.check(graph)
-            with gc_control.collect_less_often(len(graph)):
-                if self.checkpoint is not None and self._is_saved(self.checkpoint, graph, persist, record):
-                    return self._run_saved(self.checkpoint, graph, observer, options, persist, record)
-                return self.run(graph, observer, options, persist, record)
-        return self._known(graph, persist)
+    def _values(self, work: Work) -> Mapping[int, Any]:
+        if not work.computes:
+            return _known_values(work)
+        if work.request.on_graph is not None:
+            work.request.on_graph(work.graph)
+        with gc_control.collect_less_often(len(work.graph)):
+            if work.request.checkpoint is not None and self._is_saved(work, work.request.checkpoint):
+                return self._run_saved(work, work.request.checkpoint)
+            return self.run(work)
 
-    def _is_saved(self, checkpoint: CheckpointSettings, graph: ChunkGraph, persist: bool, record: Record) -> bool:
+    def _is_saved(self, work: Work, checkpoint: CheckpointSettings) -> bool:
         """Return whether to save results of a graph."""
         # Most computations are not saved, and need no import.
         from dask_mars.checkpointing.session import is_worth_saving
 
-        return is_worth_saving(checkpoint, graph)
+        return is_worth_saving(checkpoint, work.graph)
 
-    @staticmethod
-    def _known(graph: ChunkGraph, persist: bool) -> dict[int, Any]:
-        """Return the outputs of a graph without chunks to run."""
-        values = {chunk: graph.values[chunk] for chunk in graph.outputs}
-        return values if persist else {chunk: value_of(value) for chunk, value in values.items()}
-
-    def _run_saved(
-        self,
-        checkpoint: CheckpointSettings,
-        graph: ChunkGraph,
-        observer: CallbackObserver | None,
-        options: Options,
-        persist: bool,
-        record: Record,
-    ) -> dict[int, Any]:
+    def _run_saved(self, work: Work, checkpoint: CheckpointSettings) -> dict[int, Any]:
         """Compute the chunks of a graph that are not saved, and save those worth it."""
         from dask_mars.checkpointing.session import Session
 
-        with Session(checkpoint, graph) as session:
+        with Session(checkpoint, work.graph) as session:
             while True:
-                left = session.graph
-                self.saver, self.session = session.saver, session
+                left = work._replace(graph=session.graph, session=session)
                 try:
-                    if any(left.operand_of[chunk] >= 0 for chunk in left.outputs):
-                        values = self.run(left, observer, options, persist, record)
-                    else:
-                        values = self._known(left, persist)
+                    values = self.run(left) if left.computes else _known_values(left)
                 except SavedChunkLost as error:
                     session.restore_again(error)
                     continue
-                except ToComputeAnew:
+                except RestartComputation:
                     session.restore_anew()
                     continue
                 session.succeed()
-                if left is graph:
+                if left.graph is work.graph:
                     return values
-                return {chunk: values[other] for chunk, other in zip(graph.outputs, left.outputs, strict=True)}
+                pairs = zip(work.graph.outputs, left.graph.outputs, strict=True)
+                return {chunk: values[other] for chunk, other in pairs}
+
+
+def _known_values(work: Work) -> dict[int, Any]:
+    """Return the outputs of a graph without chunks to run."""
+    values = {chunk: work.graph.values[chunk] for chunk in work.graph.outputs}
+    return values if work.request.persist else {chunk: value_of(value) for chunk, value in values.items()}
 
 
 class _Observation:
@@ -202,22 +178,22 @@ class _Observation:
         self.observer: CallbackObserver | None = None
 
     def prepared(
-        self, dsk: Any, wanted: list[Key], options: Options, prepare_options: PrepareOptions
+        self, dsk: Any, requested: list[Key], options: Options, prepare_options: PrepareOptions
     ) -> ChunkGraph:
         """Prepare a graph; callbacks for single tasks see those that Dask's own schedulers would run."""
         cache = options.cache if options.cache is not None else dask.config.get("cache", None)
         if not self._callbacks:
-            return prepare(dsk, wanted, **prepare_options._asdict(), cache=cache)
+            return prepare(dsk, requested, **prepare_options._asdict(), cache=cache)
         if only_count(self._callbacks):
             counter = self.observer = CountingObserver(self._callbacks, self._is_remote)
             counter.start()
-            graph = prepare(dsk, wanted, **prepare_options._asdict(), cache=cache)
+            graph = prepare(dsk, requested, **prepare_options._asdict(), cache=cache)
             if counter.wants_tasks:
                 counter.start_counting(graph)
             return graph
-        graph = prepare(dsk, wanted, **prepare_options._asdict(), cache=cache, transform_tasks=self._show)
+        graph = prepare(dsk, requested, **prepare_options._asdict(), cache=cache, transform_tasks=self._show)
         if self.observer is not None:
-            self.observer.start_state(set(wanted))
+            self.observer.start_state(set(requested))
         return graph
 
     def _show(self, tasks: Mapping[Key, Any]) -> Mapping[Key, Any]:
@@ -248,9 +224,17 @@ class EngineBackend(GraphBackend):
         Returns the engine to use, given the requested number of workers.
     store_limit : callable
         Returns the limit for results in memory, in bytes.
+    records : Records, optional
+        As for `GraphBackend`.
     """
 
-    def __init__(self, engine_for: Callable[[int | None], Engine], store_limit: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        engine_for: Callable[[int | None], Engine],
+        store_limit: Callable[[], int],
+        records: Records | None = None,
+    ) -> None:
+        super().__init__(records)
         self._engine_for = engine_for
         self._store_limit = store_limit
 
@@ -258,15 +242,9 @@ class EngineBackend(GraphBackend):
         """Return the options for preparing graphs."""
         return engine_options(config.worker_count(options.num_workers or None), self._store_limit)
 
-    def run(
-        self,
-        graph: ChunkGraph,
-        observer: CallbackObserver | None,
-        options: Options,
-        persist: bool,
-        record: Record,
-    ) -> dict[int, Any]:
-        """Compute a graph, as `GraphBackend.run` describes."""
+    def run(self, work: Work) -> dict[int, Any]:
+        """Compute a graph; see `GraphBackend.run`."""
+        options, record = work.request.options, work.record
         rerun = options.rerun_exceptions_locally
         if rerun is None:
             rerun = bool(dask.config.get("rerun_exceptions_locally", False))
@@ -276,10 +254,11 @@ class EngineBackend(GraphBackend):
             stop = partial(engine.cancel_graph, run.number, _PATIENCE_S)
             record.run(EngineSource(engine, run), stop, run.number)
 
+        saver = None if work.session is None else work.session.saver
         computation = Computation(
-            engine, graph, observer, workers, options.retries, rerun, note=record.note, saver=self.saver
+            engine, work.graph, work.observer, workers, options.retries, rerun, note=record.note, saver=saver
         )
-        return computation.results(persist, started)
+        return computation.results(work.request.persist, started)
 
 
-__all__ = ["EngineBackend", "GraphBackend"]
+__all__ = ["EngineBackend", "GraphBackend", "RestartComputation", "Work"]

@@ -10,15 +10,17 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, NoReturn, Self
 
 import dask
+from dask.callbacks import Callback
 from dask.utils import parse_timedelta
 
-from dask_mars.backend import Backend, InlineBackend, Options
 from dask_mars.client import background
 from dask_mars.client.backend import GraphBackend
 from dask_mars.client.records import RUNNING, ChunkCounts, LayerCounts, Record, Records, ValueDescription
+from dask_mars.client.request import Backend, InlineBackend, Options, Request, checkpoint_settings
 from dask_mars.client.showing import Explanation, as_html, as_text
 from dask_mars.client.summaries import profiles_of, summary
 from dask_mars.engine.profile import ComputationProfile
@@ -304,23 +306,10 @@ def submit(
     name: str | None,
     id: str | None,
     options: Mapping[str, Any],
-    optimize_graph: bool = True,
-    traverse: bool = True,
+    optimize_graph: bool,
+    traverse: bool,
 ) -> Computation:
-    """Compute collections in the background.
-
-    Parameters
-    ----------
-    backend : Backend
-        The backend that computes them.
-    collections : sequence
-        As `dask.compute` takes them.
-    name, id : str or None
-        As `Runtime.submit` takes them.
-    options : mapping
-        As Dask's schedulers take them.
-    optimize_graph, traverse
-        As `dask.compute` takes them.
+    """Compute collections in the background; see `Runtime.submit`.
 
     Raises
     ------
@@ -334,24 +323,31 @@ def submit(
             f"submit takes what dask.compute takes, and no function like {collections[0]!r}: submit "
             f"dask.delayed(function)(...) instead"
         )
+    template = _request(backend, name, id, chosen)
 
     # A plain function: Dask treats a scheduler that has `persist`, or belongs to an object with it, differently.
     def schedule(dsk: Any, keys: Any, **others: Any) -> Any:
-        return backend.compute(dsk, keys, chosen)
+        return backend.compute(template._replace(graph=dsk, keys=keys))
 
     def compute() -> Any:
         values = dask.compute(*collections, scheduler=schedule, optimize_graph=optimize_graph, traverse=traverse)
         return values[0] if len(collections) == 1 else values
 
-    return _start(backend, name, id, compute)
+    return _start(backend, template, compute)
 
 
 def submit_graph(
-    backend: Backend, dsk: Any, keys: Any, name: str | None, id: str | None, options: Mapping[str, Any]
+    backend: Backend,
+    dsk: Any,
+    keys: Any,
+    name: str | None,
+    id: str | None,
+    options: Mapping[str, Any],
 ) -> Computation:
     """Compute keys of a Dask graph in the background, as `submit` does with collections."""
     chosen = _chosen(options)
-    return _start(backend, name, id, lambda: backend.compute(dsk, keys, chosen))
+    template = _request(backend, name, id, chosen)
+    return _start(backend, template, partial(backend.compute, template._replace(graph=dsk, keys=keys)))
 
 
 def _chosen(options: Mapping[str, Any]) -> Options:
@@ -362,26 +358,35 @@ def _chosen(options: Mapping[str, Any]) -> Options:
             nearest = difflib.get_close_matches(option, names, 1)
             hint = f"did you mean {nearest[0]!r}?" if nearest else f"it has {', '.join(names)}"
             raise TypeError(f"submit has no option {option!r}; {hint}")
-    return Options.known(options)
+    chosen = Options.known(options)
+    if chosen.callbacks is None:
+        # Others may be active when the computation begins, and Dask's handling of them is not thread-safe.
+        chosen = chosen._replace(callbacks=list(Callback.active))
+    return chosen
 
 
-def _start(backend: Backend, name: str | None, id: str | None, compute: Callable[[], Any]) -> Computation:
-    """Call a function in the background, and return a handle of its computation."""
+def _request(backend: Backend, name: str | None, id: str | None, options: Options) -> Request:
+    """Return a request without graph and keys."""
     if not isinstance(name, str | None):
         raise TypeError(f"the name of a computation is text, and not {name!r}")
     if name is not None and len(name) > _NAME_CHARACTERS:
         raise ValueError(f"the name of a computation has at most {_NAME_CHARACTERS} characters, not {len(name)}")
+    records = backend.records if isinstance(backend, GraphBackend) else Records()
+    record = records.new(name or "", id, is_submitted=True)
+    return Request(None, None, options, record=record, checkpoint=checkpoint_settings())
+
+
+def _start(backend: Backend, template: Request, compute: Callable[[], Any]) -> Computation:
+    """Call a function in the background, and return a handle of its computation."""
+    record = template.record
+    assert record is not None
     outcome = Outcome()
-    if isinstance(backend, GraphBackend) and backend.records is not None:
-        record = backend.record = backend.records.new(name or "", id, is_submitted=True)
-    else:
-        record = Records().new(name or "", id)
     works = [compute]
 
     def work() -> None:
         try:
             with record:
-                # pop: the objects that `compute` holds must be freed when it has returned.
+                # pop: the objects that the function holds must be freed when it has returned.
                 value = works.pop()()
                 record.result = describe(value)
             outcome.set(value)

@@ -246,7 +246,7 @@ class Record:
         self._depth += 1
         if self._depth == 1:
             with self._lock:
-                self.checkpoint()
+                self.raise_if_cancelled()
                 self.state = PREPARING
         return self
 
@@ -267,7 +267,7 @@ class Record:
             # `cancel` has already reported it as cancelled.
             raise self._reason
 
-    def checkpoint(self) -> None:
+    def raise_if_cancelled(self) -> None:
         """Raise if the computation is cancelled."""
         if self._reason is not None:
             raise self._reason
@@ -287,7 +287,7 @@ class Record:
         """
         with self._lock:
             # A cancellation before this point had no `stop` to call.
-            self.checkpoint()
+            self.raise_if_cancelled()
             self._source, self.graph = source, graph
             # A computation may start again.
             self.started_s = self.started_s or time.time()
@@ -297,7 +297,7 @@ class Record:
     def may_be_left(self, leave: Callable[[Exception], None]) -> None:
         """Register a callback for cancellation before the computation runs.
 
-        The callback ends it, and its calling thread stops at the next checkpoint.
+        The callback ends it, and its calling thread stops at the next `raise_if_cancelled`.
         """
         self._leave = leave
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dask_mars import units
 from dask_mars.client.records import FAILED, FINISHED, OVER, RUNNING, ChunkCounts, Record
 from dask_mars.client.summaries import remaining_s
+from dask_mars.engine.memory_account import MemoryAccount
 from dask_mars.tables import COLOURS, Html, Table, bar, cut, named
 
 #: Most rows of layers, and of computations, in a notebook.
@@ -140,6 +141,12 @@ def runtime_as_html(title: str, facts: Iterable[str], records: Iterable[Record])
     return "".join(parts) + "</div>"
 
 
+def memory_in_words(memory: MemoryAccount, stores: str) -> str:
+    """Return the use of memory as a phrase."""
+    used = f"{units.size(memory.in_use_bytes)} of {units.size(memory.limit_bytes)} of memory in use"
+    return f"{used}; {stores} {units.size(memory.store_bytes)}, {units.size(memory.on_disk_bytes)} on disk"
+
+
 # -- parts ----------------------------------------------------------------------------------------------------
 
 
@@ -193,4 +200,4 @@ def _shortened(message: str) -> str:
     return textwrap.shorten(cut(message, 10 * _MESSAGE_CHARACTERS), _MESSAGE_CHARACTERS, placeholder=" …")
 
 
-__all__ = ["Explanation", "as_html", "as_text", "runtime_as_html"]
+__all__ = ["Explanation", "as_html", "as_text", "memory_in_words", "runtime_as_html"]

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from distributed import Client, Future, get_worker
 
 from dask_mars import config
-from dask_mars.backend import Options
-from dask_mars.client.backend import GraphBackend, ToComputeAnew
-from dask_mars.client.callbacks import CallbackObserver, Observer, TellOnce
+from dask_mars.client.backend import GraphBackend, RestartComputation, Work
+from dask_mars.client.callbacks import Observer, TellOnce
 from dask_mars.client.records import Record, Records
+from dask_mars.client.request import Options, Request
+from dask_mars.cluster.computation import SideEffects
 from dask_mars.cluster.distributed_api import FutureCancelledError
 from dask_mars.cluster.marks import CANCELLED_ON_PAGE
 from dask_mars.cluster.planning import AgentInfo
@@ -29,16 +30,14 @@ from dask_mars.cluster.reconnection import (
 )
 from dask_mars.cluster.requirements import RequirementsFinder, find_requirements
 from dask_mars.cluster.runtime import ClusterRuntime
-from dask_mars.cluster.submission import SideEffects, run_on_cluster
+from dask_mars.cluster.submission import run_on_cluster
 from dask_mars.errors import BegunBefore, Cancelled, FuturesLost, NoAgents, SchedulerLost
-from dask_mars.graph.chunks import ChunkGraph, Key
+from dask_mars.graph.chunks import Key
 from dask_mars.optimize.defaults import fold_from, remaking
 from dask_mars.optimize.prepare import PrepareOptions
 
 if TYPE_CHECKING:
-    from dask_mars.checkpointing.session import Session
     from dask_mars.checkpointing.settings import CheckpointSettings
-    from dask_mars.cluster.saving import ClusterSaving
 
 _lock = threading.Lock()
 #: How often one computation may lose its scheduler: the computation may be what ends it.
@@ -65,11 +64,14 @@ class ClusterBackend(GraphBackend):
         A client connected to it.
     hosts : list of AgentInfo
         Its agents. If there are none it waits for some.
+    records : Records, optional
+        As for `GraphBackend`.
     """
 
     is_remote = True
 
-    def __init__(self, client: Client, hosts: list[AgentInfo]) -> None:
+    def __init__(self, client: Client, hosts: list[AgentInfo], records: Records | None = None) -> None:
+        super().__init__(records)
         self._client = client
         self._hosts = hosts
         self._requirements = RequirementsFinder()
@@ -77,26 +79,27 @@ class ClusterBackend(GraphBackend):
         self._losses = 0
         self._told: TellOnce | None = None
 
-    def compute(self, dsk: Any, keys: Any, options: Options, persist: bool = False) -> Any:
-        """Compute keys of a Dask graph; see `Backend`. It does not wait for persisted results."""
+    def compute(self, request: Request) -> Any:
+        """Return the requested values, without waiting for persisted ones; see `Backend`."""
         # Callbacks would never finish: no call waits for persisted results.
-        return super().compute(dsk, keys, options._replace(callbacks=()) if persist else options, persist)
+        options = request.options._replace(callbacks=()) if request.persist else request.options
+        return super().compute(request._replace(options=options))
 
-    def _compute(self, dsk: Any, keys: Any, options: Options, persist: bool, record: Record) -> Any:
-        self._losses, self._told, self.session = 0, None, None
+    def _compute(self, request: Request, record: Record) -> Any:
+        self._losses, self._told = 0, None
         if not self._hosts:
             waiting = Reconnection(SchedulerConnection(self._client), config.reconnect_s())
             self._client, self._hosts = waiting.wait(record)
-        return super()._compute(dsk, keys, options, persist, record)
+        return super()._compute(request, record)
 
-    def _is_saved(self, checkpoint: CheckpointSettings, graph: ChunkGraph, persist: bool, record: Record) -> bool:
-        if persist:
+    def _is_saved(self, work: Work, checkpoint: CheckpointSettings) -> bool:
+        if work.request.persist:
             # Files could not be removed: no call waits for the end.
             return False
         # A new submission within this call has the same keys, even random ones.
-        if not config.reconnect_s() and not super()._is_saved(checkpoint, graph, persist, record):
+        if not config.reconnect_s() and not super()._is_saved(work, checkpoint):
             return False
-        if unshared := self._unshared(checkpoint.directory, graph, record):
+        if unshared := self._unshared(checkpoint.directory, work):
             warnings.warn(
                 f"{checkpoint.directory} is not there on {', '.join(unshared)}: a checkpoint of what a cluster "
                 "computes needs a directory that all hosts share. Nothing is saved",
@@ -125,62 +128,40 @@ class ClusterBackend(GraphBackend):
         # Dask leaves futures out of some graphs, because its own scheduler knows their keys.
         return Future(key, self._client) if key in self._client.futures else None
 
-    def run(
-        self,
-        graph: ChunkGraph,
-        observer: CallbackObserver | None,
-        options: Options,
-        persist: bool,
-        record: Record,
-    ) -> dict[int, Any]:
-        """Compute a graph, as `GraphBackend.run` describes."""
-        refuse_lost(graph.values.values(), self._client)
+    def run(self, work: Work) -> dict[int, Any]:
+        """Compute a graph; see `GraphBackend.run`."""
+        refuse_lost(work.graph.values.values(), self._client)
         timeout_s = config.reconnect_s()
-        saving: ClusterSaving | None = None
-        if self.session is not None:
+        saving = None
+        if work.session is not None:
+            # Few computations are saved.
+            from dask_mars.cluster.saving import ClusterSaving
+
             # Saved chunks have no requirements.
-            requirements = find_requirements(graph)
-            saving = self._saving(self.session)
+            requirements = find_requirements(work.graph)
+            saving = ClusterSaving(work.session, len(self._hosts))
         else:
-            requirements = self._requirements.of(graph)
-        told: Observer | None = observer
-        if observer is not None and timeout_s:
-            told = self._told = self._told or TellOnce(observer)
+            requirements = self._requirements.of(work.graph)
+        observer: Observer | None = work.observer
+        if work.observer is not None and timeout_s:
+            observer = self._told = self._told or TellOnce(work.observer)
         while True:
             connection = SchedulerConnection(self._client)
             effects = SideEffects()
             try:
-                return run_on_cluster(
-                    self._client,
-                    graph,
-                    self._hosts,
-                    requirements,
-                    options.retries,
-                    persist,
-                    told,
-                    record,
-                    effects,
-                    saving,
-                    options.num_workers,
-                )
+                return run_on_cluster(self._client, self._hosts, requirements, work, observer, effects, saving)
             except Exception as error:
                 if isinstance(error, FutureCancelledError) and CANCELLED_ON_PAGE in str(error):
-                    raise Cancelled(record.id) from None
+                    raise Cancelled(work.record.id) from None
                 if not timeout_s and is_of_lost_scheduler(error):
                     error.add_note(HOW_TO_RECONNECT)
                 if not timeout_s or not connection.was_lost(error):
                     raise
-                self._reconnect(connection, graph, timeout_s, record, effects, error)
-            if self.session is not None:
-                raise ToComputeAnew
+                self._reconnect(connection, work, timeout_s, effects, error)
+            if work.session is not None:
+                raise RestartComputation
 
-    def _saving(self, session: Session) -> ClusterSaving:
-        # Few computations are saved.
-        from dask_mars.cluster.saving import ClusterSaving
-
-        return ClusterSaving(session, len(self._hosts))
-
-    def _unshared(self, directory: Path, graph: ChunkGraph, record: Record) -> list[str]:
+    def _unshared(self, directory: Path, work: Work) -> list[str]:
         """Return the names of the agents that do not see a directory."""
         from dask_mars.cluster.saving import unshared_with
 
@@ -192,34 +173,33 @@ class ClusterBackend(GraphBackend):
                 timeout_s = config.reconnect_s()
                 if not timeout_s or not connection.was_lost(error):
                     raise
-                self._reconnect(connection, graph, timeout_s, record, SideEffects(), error)
+                self._reconnect(connection, work, timeout_s, SideEffects(), error)
 
     def _reconnect(
         self,
         connection: SchedulerConnection,
-        graph: ChunkGraph,
+        work: Work,
         timeout_s: float,
-        record: Record,
         effects: SideEffects,
         error: Exception,
     ) -> None:
         """Wait for a lost scheduler, if the computation may start again."""
-        record.checkpoint()
+        work.record.raise_if_cancelled()
         self._losses += 1
         # A checkpoint records starts on the cluster.
-        begun = effects.begun_here if self.session is not None else effects.begun_here + effects.sent
+        begun = effects.begun_here if work.session is not None else effects.begun_here + effects.sent
         if begun:
             raise BegunBefore(begun[0]) from error
-        if futures := [value for value in graph.values.values() if isinstance(value, Future)]:
+        if futures := [value for value in work.graph.values.values() if isinstance(value, Future)]:
             raise FuturesLost(str(futures[0].key), "the scheduler that knew of them was lost") from error
         if self._losses > _ALLOWED_LOSSES:
             reason = "is not waited for again: the computation may be what ends it"
             raise SchedulerLost(connection.address, reason, self._losses) from error
         reconnection = Reconnection(connection, timeout_s, self._losses, len(self._hosts))
-        self._client, self._hosts = reconnection.wait(record)
+        self._client, self._hosts = reconnection.wait(work.record)
 
 
-def cluster_of(client: Client) -> ClusterBackend:
+def cluster_of(client: Client, records: Records | None = None) -> ClusterBackend:
     """Return the backend for a client's cluster.
 
     Raises
@@ -238,10 +218,10 @@ def cluster_of(client: Client) -> ClusterBackend:
     client, hosts = cluster_behind(client)
     if not hosts and not may_come_back(client):
         raise NoAgents(client.scheduler.address)
-    return ClusterBackend(client, hosts)
+    return ClusterBackend(client, hosts, records)
 
 
-def current_cluster() -> ClusterBackend | None:
+def current_cluster(records: Records | None = None) -> ClusterBackend | None:
     """Return the cluster of the user's current client, if it has agents and this thread may wait for it."""
     try:
         get_worker()
@@ -257,7 +237,7 @@ def current_cluster() -> ClusterBackend | None:
     if client.asynchronous:
         return None
     client, hosts = cluster_behind(client)
-    return ClusterBackend(client, hosts) if hosts or may_come_back(client) else None
+    return ClusterBackend(client, hosts, records) if hosts or may_come_back(client) else None
 
 
 def close() -> None:

@@ -32,8 +32,6 @@ class LocalTasks:
         The computation.
     progress : ProgressReceiver, optional
         Receives the progress of local tasks.
-    begun_once : list of str, optional
-        Receives the keys of tasks that must start only once, when they start.
 
     Attributes
     ----------
@@ -47,18 +45,13 @@ class LocalTasks:
         Agents with files that results depend on, and for each a task that needs them, for the error message.
     """
 
-    def __init__(
-        self,
-        computation: ClusterComputation,
-        progress: ProgressReceiver | None = None,
-        begun_once: list[str] | None = None,
-    ) -> None:
+    def __init__(self, computation: ClusterComputation, progress: ProgressReceiver | None = None) -> None:
         self._client = computation.client
         self._graph = computation.graph
         self._requirements = computation.requirements
         self._retries = computation.retries
         self._progress = progress
-        self._begun_once = [] if begun_once is None else begun_once
+        self._effects = computation.effects
         self.values: dict[int, Any] = {}
         self.result_of: dict[int, tuple[DaskKey, int | None]] = {}
         self.futures: dict[DaskKey, Future] = {}
@@ -187,7 +180,7 @@ class LocalTasks:
         if self._progress is not None:
             self._progress.begin(chunk)
         if chunk in self._requirements.once:
-            self._begun_once.append(str(self._graph.keys[chunk]))
+            self._effects.begun_here.append(str(self._graph.keys[chunk]))
         return partial(self._run, chunk, values)
 
     def _run(self, chunk: int, values: list[Any]) -> Any:

@@ -351,7 +351,7 @@ class Reconnection:
     def _wait(self, record: Record, waiting: _Waiting) -> tuple[Client, list[AgentInfo]]:
         first_s = None
         while (now := time.monotonic()) < self._began_s + self._timeout_s:
-            record.checkpoint()
+            record.raise_if_cancelled()
             client = self._client()
             hosts = [] if client is None else self._agents_of(client)
             if client is not None and hosts:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from distributed import Client
 
 from dask_mars import units
+from dask_mars.client.observed import Observed
 from dask_mars.client.records import RUNNING, Records
-from dask_mars.client.showing import Explanation, runtime_as_html
-from dask_mars.client.summaries import profiles_of, summary
+from dask_mars.client.showing import Explanation, memory_in_words, runtime_as_html
+from dask_mars.client.summaries import profiles_of
 from dask_mars.cluster.admission import workers_of
 from dask_mars.cluster.marks import MARK
 from dask_mars.cluster.metrics import MEMORY_LIMIT, STORE_LIMIT, STORED
@@ -18,14 +19,11 @@ from dask_mars.engine.profile import Profile
 from dask_mars.errors import refuse_unhashable
 from dask_mars.runtime_state import RuntimeState
 
-if TYPE_CHECKING:
-    from dask_mars.client.handles import Computation
-
 #: States of subtasks in an agent's hands.
 _IN_HAND = ("ready", "constrained", "executing", "long-running")
 
 
-class ClusterRuntime:
+class ClusterRuntime(Observed):
     """The cluster that `dask_mars.get` computes on, for observation; see `Runtime`.
 
     Parameters
@@ -89,26 +87,6 @@ class ClusterRuntime:
             {record.id: profiles_of(record.layers()) for record in self.records if record.source is not None}
         )
 
-    def computations(self) -> list[dict[str, Any]]:
-        """Return this process's computations, the newest first; see `Runtime.computations`."""
-        return [summary(record) for record in self.records]
-
-    def cancel(self, computation: str | Computation) -> bool:
-        """Cancel a computation of this process, by id or handle; return False if it is over or unknown.
-
-        Raises
-        ------
-        TypeError
-            It is neither an id nor a handle.
-        """
-        id: Any = getattr(computation, "id", computation)
-        if not isinstance(id, str):
-            raise TypeError(f"a computation on a cluster is told by its id or its handle, not by {computation!r}")
-        try:
-            return self.records.find(id).cancel()
-        except KeyError:
-            return False
-
     def explain(self, key: Any = None) -> str:
         """Explain what this process's computations on the cluster wait for.
 
@@ -169,11 +147,11 @@ class ClusterRuntime:
     def _repr_html_(self) -> str:
         if self._client.status != "running":
             return runtime_as_html("dask_mars on a cluster, closed", [], self.records)
-        memory = self.memory()
-        used = f"{units.size(memory.in_use_bytes)} of {units.size(memory.limit_bytes)} of memory in use"
-        stored = f"{units.size(memory.store_bytes)}, {units.size(memory.on_disk_bytes)} on disk"
         agents = units.plural(len(self._agents()), "agent")
-        facts = [f"{agents} at {self._client.scheduler.address}", f"{used}; the stores have {stored}"]
+        facts = [
+            f"{agents} at {self._client.scheduler.address}",
+            memory_in_words(self.memory(), "the stores have"),
+        ]
         return runtime_as_html("dask_mars on a cluster", facts, self.records)
 
 

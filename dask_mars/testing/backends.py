@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import dask
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 from dask.callbacks import Callback
 
-from dask_mars.backend import Backend, Options
+from dask_mars.client.request import Backend, Options, Request
 
 
 class _Recorder(Callback):  # type: ignore[misc]
@@ -40,7 +39,7 @@ def _fail(value: int) -> int:
 
 
 class BackendTests:
-    """The contract of `dask_mars.backend.Backend`.
+    """The contract of `dask_mars.client.request.Backend`.
 
     A derived class has a fixture ``backend``, which returns the backend to test.
     """
@@ -55,7 +54,7 @@ class BackendTests:
         """Return the backend as a scheduler for Dask."""
 
         def scheduler(dsk: Any, keys: Any, **options: Any) -> Any:
-            return backend.compute(dsk, keys, Options.known(options))
+            return backend.compute(Request(dsk, keys, Options.known(options)))
 
         return scheduler
 
@@ -63,15 +62,14 @@ class BackendTests:
 
     def test_one_key_has_a_value_and_lists_have_tuples(self, backend: Backend) -> None:
         graph = {"x": 1, "y": (_increment, "x"), "z": (operator.add, "y", 10)}
-        options = Options()
-        assert backend.compute(graph, "z", options) == 12
-        assert backend.compute(graph, ["x", "z"], options) == (1, 12)
-        assert backend.compute(graph, [["x"], ["y", ["z"]]], options) == ((1,), (2, (12,)))
-        assert backend.compute(graph, [], options) == ()
+        assert backend.compute(Request(graph, "z")) == 12
+        assert backend.compute(Request(graph, ["x", "z"])) == (1, 12)
+        assert backend.compute(Request(graph, [["x"], ["y", ["z"]]])) == ((1,), (2, (12,)))
+        assert backend.compute(Request(graph, [])) == ()
 
     def test_tasks_lists_and_aliases(self, backend: Backend) -> None:
         graph = {"x": 1, "alias": "x", "sum": (sum, ["alias", (_increment, "x"), 3]), ("a", 0): (len, ["x", "x"])}
-        assert backend.compute(graph, ["sum", ("a", 0), "alias"], Options()) == (6, 2, 1)
+        assert backend.compute(Request(graph, ["sum", ("a", 0), "alias"])) == (6, 2, 1)
 
     def test_arrays(self, scheduler: Callable[..., Any]) -> None:
         array = da.arange(1000, chunks=100, dtype="f8").reshape(20, 50)
@@ -100,26 +98,26 @@ class BackendTests:
 
     def test_exceptions_of_tasks_arrive_as_they_are(self, backend: Backend) -> None:
         with pytest.raises(LookupError) as caught:
-            backend.compute({"x": 1, "y": (_fail, "x"), "z": (_increment, "y")}, "z", Options())
+            backend.compute(Request({"x": 1, "y": (_fail, "x"), "z": (_increment, "y")}, "z"))
         assert caught.value.args == ("on purpose", 1)
 
     def test_a_key_that_is_not_there(self, backend: Backend) -> None:
         with pytest.raises(KeyError):
-            backend.compute({"x": 1}, "y", Options())
+            backend.compute(Request({"x": 1}, "y"))
 
     def test_a_circle(self, backend: Backend) -> None:
         with pytest.raises(RuntimeError):
-            backend.compute({"x": (_increment, "y"), "y": (_increment, "x")}, "x", Options())
+            backend.compute(Request({"x": (_increment, "y"), "y": (_increment, "x")}, "x"))
 
     # -- options ----------------------------------------------------------------------------------------------
 
     def test_callbacks_hear_of_the_beginning_and_the_end(self, backend: Backend) -> None:
         recorder = _Recorder()
         options = Options(callbacks=[recorder._callback])
-        assert backend.compute({"x": (_increment, 1), "y": (_increment, "x")}, "y", options) == 3
+        assert backend.compute(Request({"x": (_increment, 1), "y": (_increment, "x")}, "y", options)) == 3
         assert set(recorder.tasks) >= {"x", "y"}
         with pytest.raises(LookupError):
-            backend.compute({"x": (_fail, 1)}, "x", options)
+            backend.compute(Request({"x": (_fail, 1)}, "x", options))
         assert recorder.ends == [False, True]
 
     def test_callbacks_that_are_registered_hear_too(self, scheduler: Callable[..., Any]) -> None:
@@ -140,8 +138,7 @@ class BackendTests:
         assert (persisted + 1).sum().compute(scheduler=scheduler) == (array + 1).sum().compute(scheduler="sync")
 
     def _persisted(self, backend: Backend, array: Any) -> list[Any]:
-        compute = partial(backend.compute, options=Options(), persist=True)
-        return list(compute(array.__dask_graph__(), array.__dask_keys__()))
+        return list(backend.compute(Request(array.__dask_graph__(), array.__dask_keys__(), persist=True)))
 
 
 __all__ = ["BackendTests"]

@@ -28,10 +28,10 @@ from dask_mars.checkpointing.facts import facts_of
 from dask_mars.checkpointing.journal import Journal
 from dask_mars.checkpointing.saver import Saver
 from dask_mars.checkpointing.sources import sources_of
+from dask_mars.client.runtime import runtimes
 from dask_mars.errors import BegunBefore, CheckpointFailed, CheckpointInUse
 from dask_mars.optimize.convert import convert
 from dask_mars.protocol.object_ref import PICKLE
-from dask_mars.runtimes import _runtimes
 from tests.conftest import eventually
 from tests.tasks import note, notes
 
@@ -74,7 +74,7 @@ def interrupted(compute: Callable[[], Any], folder: Path, after: int) -> None:
         compute()
     stop_after(folder, None)
     # What was in hand may still be called.
-    for runtime in list(_runtimes):
+    for runtime in list(runtimes):
         assert eventually(lambda runtime=runtime: not runtime.state().get("graphs"), 10)
 
 

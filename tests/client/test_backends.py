@@ -9,8 +9,8 @@ import pytest
 from distributed import Client
 
 from dask_mars import Runtime
-from dask_mars.backend import Backend, InlineBackend, Options
 from dask_mars.client.backend import EngineBackend
+from dask_mars.client.request import Backend, InlineBackend, Options
 from dask_mars.cluster.backend import cluster_of
 from dask_mars.testing import BackendTests
 

@@ -63,9 +63,9 @@ def test_one_that_is_cancelled_ends_at_the_next_checkpoint():
 
     def compute() -> None:
         with record:
-            record.checkpoint()
+            record.raise_if_cancelled()
             assert record.cancel()
-            record.checkpoint()
+            record.raise_if_cancelled()
 
     with pytest.raises(Cancelled, match=record.id):
         compute()
@@ -124,7 +124,7 @@ def test_what_cannot_be_stopped_any_more_is_not_cancelled():
     with record:
         record.run(_source(), lambda: False)
         assert not record.cancel()
-        record.checkpoint()
+        record.raise_if_cancelled()
     assert record.state == "finished"
 
 

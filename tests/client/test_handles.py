@@ -363,7 +363,7 @@ def test_a_runtime_cancels_by_id_and_number(runtime: Runtime, tmp_path: Path):
     assert not runtime.cancel("nonsense")
     assert not runtime.cancel(one)
     for nothing in (None, 1.5, [one]):
-        with pytest.raises(TypeError, match="its id, its number or its handle"):
+        with pytest.raises(TypeError, match="expected an id, a number or a Computation"):
             runtime.cancel(nothing)  # type: ignore[arg-type]
 
 

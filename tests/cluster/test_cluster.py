@@ -36,7 +36,7 @@ from dask_mars.client.records import Record
 from dask_mars.cluster import backend, planning, reconnection, requirements, scheduler_plugin, submission
 from dask_mars.cluster.admission import workers_of
 from dask_mars.cluster.annotations import positions
-from dask_mars.cluster.computation import ClusterComputation
+from dask_mars.cluster.computation import ClusterComputation, SideEffects
 from dask_mars.cluster.map_outputs import Selections
 from dask_mars.cluster.partition.subtasks import Subtask
 from dask_mars.cluster.planning import AgentInfo, Cut, cut_for, find_agents
@@ -175,9 +175,19 @@ def test_much_that_goes_to_another_host_travels_in_several_parcels(client, reade
     halves = [Subtask(bytes(12), 0, first, (), first), Subtask(bytes(12), reader, rest, first, graph.outputs)]
     cut = Cut(halves, [8 if sources else 32 << 20 for sources in graph.inputs])
     computation = ClusterComputation(
-        client, graph, find_agents(client), "name", 0, 1, Requirements(), GraphShuffles(), {}
+        client,
+        graph,
+        find_agents(client),
+        "name",
+        0,
+        1,
+        Requirements(),
+        GraphShuffles(),
+        {},
+        Record(),
+        SideEffects(),
     )
-    made = submission._Submission(computation, Packer(graph, 0), cut, False, None, Record())
+    made = submission._Submission(computation, Packer(graph, 0), cut)
     assert sum(key[0].startswith("mars-part-") for key in made._batch) == parts
 
 

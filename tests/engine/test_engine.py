@@ -193,7 +193,7 @@ def test_a_runtime_that_was_never_used() -> None:
 
 def test_ctrl_c_while_the_engine_starts_loses_none(monkeypatch: pytest.MonkeyPatch) -> None:
     engines = []
-    start = dask_mars.runtimes._new_engine
+    start = dask_mars.client.runtime._new_engine
 
     def interrupted(settings: Any) -> Any:
         engines.append(start(settings))
@@ -203,7 +203,7 @@ def test_ctrl_c_while_the_engine_starts_loses_none(monkeypatch: pytest.MonkeyPat
 
     # The first start of all imports what takes longer than the signal: here it may come before the thread.
     start(config.settings(1)).close()
-    monkeypatch.setattr(dask_mars.runtimes, "_new_engine", interrupted)
+    monkeypatch.setattr(dask_mars.client.runtime, "_new_engine", interrupted)
     with contextlib.closing(Runtime(num_workers=1)) as runtime:
         with pytest.raises(KeyboardInterrupt):
             runtime.engine()
@@ -215,7 +215,7 @@ def test_an_engine_that_cannot_be_made_is_an_error(monkeypatch: pytest.MonkeyPat
     def fail(settings: Any) -> Any:
         raise OSError("no more descriptors")
 
-    monkeypatch.setattr(dask_mars.runtimes, "_new_engine", fail)
+    monkeypatch.setattr(dask_mars.client.runtime, "_new_engine", fail)
     with pytest.raises(OSError, match="no more descriptors"):
         Runtime(num_workers=1).engine()
 

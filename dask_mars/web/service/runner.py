@@ -24,11 +24,11 @@ from typing import Any
 import dask
 
 from dask_mars import Runtime, config
-from dask_mars.backend import Options
 from dask_mars.checkpointing.settings import CheckpointSettings, configured
 from dask_mars.client.assembling import is_assembly
 from dask_mars.client.backend import EngineBackend, GraphBackend
 from dask_mars.client.records import ChunkCounts, Record, Records, ValueDescription
+from dask_mars.client.request import Options, Request
 from dask_mars.client.summaries import remaining_s
 from dask_mars.errors import Cancelled, GraphRefused
 from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes
@@ -129,14 +129,15 @@ class Run:
         header, submitted = self._unpickled()
         is_graph = header["kind"] == "graph"
         backend = self.runner.backend()
-        if self.runner.checkpoint is not None:
-            backend.checkpoint = self.runner.checkpoint._replace(directory=Path(self._order["checkpoint"]))
-        backend.check = self._check
+        checkpoint = self.runner.checkpoint
+        if checkpoint is not None:
+            checkpoint = checkpoint._replace(directory=Path(self._order["checkpoint"]))
         options = Options.known(header.get("options", {}))
 
         def schedule(dsk: Any, keys: Any, **others: Any) -> Any:
-            backend.record = self.record
-            return backend.compute(dsk, keys, options)
+            return backend.compute(
+                Request(dsk, keys, options, record=self.record, checkpoint=checkpoint, on_graph=self._check)
+            )
 
         if is_graph:
             value = schedule(*submitted)
@@ -144,12 +145,12 @@ class Run:
             (value,) = dask.compute(submitted, scheduler=schedule)
         # A graph may be large, and so may a result.
         del submitted
-        self.record.checkpoint()
+        self.record.raise_if_cancelled()
         directory = self.runner.directory
         incoming = directory / "incoming" / f"result-{self.number}-{self._order['attempt']}"
         target = directory / "results" / str(self.number)
         try:
-            return results.write(value, is_graph, incoming, target, self.record.checkpoint)
+            return results.write(value, is_graph, incoming, target, self.record.raise_if_cancelled)
         finally:
             incoming.unlink(missing_ok=True)
 

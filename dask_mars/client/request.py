@@ -1,7 +1,6 @@
-"""Backends that compute Dask's graphs: inline, on an engine of this process, on a cluster.
+"""A request for values of Dask's graph, and the backends that answer it: inline, an engine, a cluster.
 
-Not every process that imports dask_mars computes, such as an agent's nanny, and a task that computes inline needs
-nothing of the user's process. So this module imports neither `dask_mars.client` nor `dask.array`.
+Not every process that imports dask_mars computes, so this module imports little, and not `dask.array`.
 """
 
 from __future__ import annotations
@@ -9,11 +8,17 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import dask
 
+from dask_mars import config, process_role
+from dask_mars.client.records import Record
 from dask_mars.dask_api.core import get_sync
+
+if TYPE_CHECKING:
+    from dask_mars.checkpointing.settings import CheckpointSettings
+    from dask_mars.graph.chunks import ChunkGraph
 
 #: Options that only a whole runtime can have.
 _OF_RUNTIMES = ("memory_limit", "policy")
@@ -97,39 +102,67 @@ def _refuse_all_but_counts(name: str, value: Any) -> None:
         raise ValueError(f"{name!r} is at least 0, and not {value!r}")
 
 
+class Request(NamedTuple):
+    """A request for values of a Dask graph.
+
+    Attributes
+    ----------
+    graph, keys : object
+        As for a Dask scheduler.
+    options : Options, optional
+        Options of the computation.
+    persist : bool, optional
+        Leave values in the store, and return nodes for graphs instead.
+    record : Record, optional
+        Record of the computation. Default: a new one.
+    checkpoint : CheckpointSettings, optional
+        Where to save results. Default: nowhere.
+    on_graph : callable, optional
+        Called with the prepared graph; it may raise to refuse it.
+    """
+
+    graph: Any
+    keys: Any
+    options: Options = Options()
+    persist: bool = False
+    record: Record | None = None
+    checkpoint: CheckpointSettings | None = None
+    on_graph: Callable[[ChunkGraph], None] | None = None
+
+
+def checkpoint_settings() -> CheckpointSettings | None:
+    """Return the checkpoint settings for a new computation."""
+    directory = config.get("checkpoint.directory")
+    if directory is None or process_role.computes_inline():
+        return None
+    # Most programs save nothing.
+    from dask_mars.checkpointing.settings import configured
+
+    return configured(directory)
+
+
 class Backend(Protocol):
     """Computes Dask's graphs."""
 
-    def compute(self, dsk: Any, keys: Any, options: Options, persist: bool = False) -> Any:
-        """Compute keys of a Dask graph.
-
-        Parameters
-        ----------
-        dsk, keys
-            As for a Dask scheduler.
-        options : Options
-            Options of the computation.
-        persist : bool, optional
-            Leave values in the store, and return nodes for graphs instead.
-
-        Returns
-        -------
-        tuple or object
-            As from Dask's own schedulers: nested lists of keys become nested tuples of values.
-        """
+    def compute(self, request: Request) -> Any:
+        """Return the requested values as Dask's own schedulers do: nested lists of keys become nested tuples."""
 
 
 class InlineBackend:
     """Computes one task after the other, in this thread: a computation within a task must not wait for itself."""
 
-    def compute(self, dsk: Any, keys: Any, options: Options, persist: bool = False) -> Any:
-        """Compute keys of a Dask graph; see `Backend`."""
+    def compute(self, request: Request) -> Any:
+        """Return the requested values; see `Backend`."""
+        options = request.options
         known = {name: found for name in ("callbacks", "cache") if (found := getattr(options, name)) is not None}
-        return get_sync(dsk, keys, **known)
+        return get_sync(request.graph, request.keys, **known)
 
 
 def persist_with(
-    backend: Backend, collections: Iterable[Any], optimize_graph: bool, options: Mapping[str, Any]
+    backend: Backend,
+    collections: Iterable[Any],
+    optimize_graph: bool,
+    options: Mapping[str, Any],
 ) -> tuple[Any, ...]:
     """Return collections whose chunks are computed and stay in the store.
 
@@ -142,16 +175,18 @@ def persist_with(
     optimize_graph, options
         As Dask passes them on.
     """
+    known = {name: value for name, value in options.items() if name in Options._fields}
+    checkpoint = checkpoint_settings()
 
     # A plain function: of a scheduler, or of its object, Dask would call `persist` again.
     def persisting(dsk: Any, keys: Any, **others: Any) -> Any:
-        return backend.compute(dsk, keys, Options.known(others), persist=True)
+        return backend.compute(Request(dsk, keys, Options.known(others), persist=True, checkpoint=checkpoint))
 
     dask_persist: Callable[..., Any] = dask.persist
     persisted = dask_persist(
-        *collections, traverse=False, optimize_graph=optimize_graph, scheduler=persisting, **options
+        *collections, traverse=False, optimize_graph=optimize_graph, scheduler=persisting, **known
     )
     return tuple(persisted)
 
 
-__all__ = ["Backend", "InlineBackend", "Options", "persist_with"]
+__all__ = ["Backend", "InlineBackend", "Options", "Request", "checkpoint_settings", "persist_with"]

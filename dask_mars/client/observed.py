@@ -1,0 +1,84 @@
+"""The computations of a runtime, as its user observes and cancels them."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+from dask_mars.client.records import Records
+
+if TYPE_CHECKING:
+    from dask_mars.client.handles import Computation
+
+
+class Observed:
+    """A runtime with records of its computations.
+
+    Attributes
+    ----------
+    records : Records
+        Records of its computations.
+    """
+
+    records: Records
+
+    def computations(self) -> list[dict[str, Any]]:
+        """Return the current and the most recent computations, the newest first.
+
+        Returns
+        -------
+        list of dict
+            For each its ``id``, ``name``, ``state``, the engine's number as ``graph``; the times ``created``,
+            ``started`` and ``ended``, in seconds since 1970; its ``chunks`` by state, as in
+            `Computation.progress`; and its ``error`` as ``type`` and ``message``. Computations by `get` are
+            included.
+        """
+        from dask_mars.client.summaries import summary
+
+        return [summary(record) for record in self.records]
+
+    def cancel(self, computation: int | str | Computation) -> bool:
+        """Cancel a computation, from any thread. The call that has started it raises `errors.Cancelled`.
+
+        Queued chunks are dropped at once. A running task gets `errors.ExecutionInterrupted`, which is a
+        KeyboardInterrupt; if it still runs after ``dask-mars.cancel-grace``, its worker is ended and replaced. A
+        task in the user's process runs to its end first. Other computations are not disturbed.
+
+        A computation that is being prepared has no number yet; cancelled by its id, it ends at the next step of
+        the preparation.
+
+        Parameters
+        ----------
+        computation : int, str or Computation
+            Its number, as in `state`, its id, as in `computations` and `Computation`, or its handle. Computations
+            on a cluster have no numbers.
+
+        Returns
+        -------
+        bool
+            False if there was no such computation, or it was over.
+
+        Raises
+        ------
+        TypeError
+            It is none of these.
+        """
+        # A handle has an id.
+        id: Any = getattr(computation, "id", computation)
+        if isinstance(id, str):
+            try:
+                return self.records.find(id).cancel()
+            except KeyError:
+                return False
+        try:
+            number = operator.index(id)
+        except TypeError:
+            raise TypeError(f"expected an id, a number or a Computation, not {id!r}") from None
+        return self._cancel_graph(number)
+
+    def _cancel_graph(self, number: int) -> bool:
+        """Cancel the computation with a number; return False if there is none."""
+        return False
+
+
+__all__ = ["Observed"]
