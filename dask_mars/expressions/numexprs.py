@@ -6,7 +6,8 @@ import ctypes
 import ctypes.util
 import platform
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
+from threading import get_ident
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -36,6 +37,8 @@ EXACT: dict[str, tuple[str, str]] = {
 }
 #: Numexpr's names of dtypes: its "float" has 32 bits.
 _TYPES = {"?": bool, "i": np.int32, "l": np.int64, "q": np.int64, "f": float, "d": np.double}
+#: Maximum number of compiled expressions that are kept.
+_MOST_COMPILED = 256
 #: Maximum number of operations in one expression.
 _LONGEST = 32
 
@@ -44,7 +47,8 @@ class _Call(NamedTuple):
     """A result that is computed as a whole: by a compiled expression of some slots, or by NumPy's function."""
 
     slot: int
-    compiled: Any
+    #: Text and signature of the expression, None for NumPy's function.
+    expression: tuple[str, tuple[tuple[str, Any], ...]] | None
     #: Slots that the expression reads, and the dtypes in which it reads them.
     reads: tuple[tuple[int, np.dtype[Any]], ...]
 
@@ -83,8 +87,11 @@ class NumexprPlan:
             for slot in chain.steps
             if slot in stored
         ]
-        if not any(call.compiled for call in self._calls):
+        expressions = [call.expression for call in self._calls if call.expression is not None]
+        if not expressions:
             raise Unsupported
+        for expression in expressions:
+            _compile(*expression, get_ident())
 
     def run(
         self, values: list[Any], errors: Mapping[str, str], sources: Mapping[int, Any]
@@ -108,13 +115,14 @@ class NumexprPlan:
             return None
         mask = sum(bit for kind, bit in flags.items() if errors[kind] != "ignore")
         values = list(values)
-        for slot, compiled, reads in self._calls:
+        for slot, expression, reads in self._calls:
             bound, arguments = chain.steps[slot]
-            if compiled is None:
+            if expression is None:
                 values[slot] = bound.compute([values[at] for at in arguments], chain.shape, self._order)
                 continue
             arrays = [np.asarray(values[at], dtype) for at, dtype in reads]
             out = values[slot] = np.empty(chain.shape, bound.dtype, self._order)
+            compiled = _compile(*expression, get_ident())
             library.feclearexcept(mask)
             compiled(*arrays, out=out, order="K", casting="no", ex_uses_vml=False)
             if library.fetestexcept(mask):
@@ -156,7 +164,7 @@ class NumexprPlan:
 
         text = write(slot)
         signature = tuple([(name, _TYPES[kind.char]) for (_, kind), name in names.items()])
-        return _Call(slot, _compile(text, signature), tuple(names))
+        return _Call(slot, (text, signature), tuple(names))
 
 
 def _data(bound: Bound, sources: tuple[int, ...]) -> tuple[int, ...]:
@@ -164,8 +172,9 @@ def _data(bound: Bound, sources: tuple[int, ...]) -> tuple[int, ...]:
     return sources[1:] if bound.name == "where" else sources
 
 
-@cache
-def _compile(text: str, signature: tuple[tuple[str, Any], ...]) -> Any:
+@lru_cache(_MOST_COMPILED)
+def _compile(text: str, signature: tuple[tuple[str, Any], ...], thread: int) -> Any:
+    # A compiled expression has memory for its temporaries, which its calls in several threads would share.
     from numexpr.necompiler import NumExpr
 
     try:

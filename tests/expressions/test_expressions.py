@@ -8,6 +8,7 @@ import tracemalloc
 import warnings
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -371,7 +372,7 @@ def test_numexpr_gives_numpys_bits(name: str) -> None:
 
 def compiled_slots(operand: Operand) -> list[int]:
     """Return the slots that numexpr has computed."""
-    return [call.slot for plan in plans_of(operand) if plan for call in plan.kernel._calls if call.compiled]
+    return [call.slot for plan in plans_of(operand) if plan for call in plan.kernel._calls if call.expression]
 
 
 @pytest.mark.usefixtures("without_extension")
@@ -418,6 +419,20 @@ def test_numexpr_computes_ordinary_programs(monkeypatch: pytest.MonkeyPatch) -> 
         rewritten = with_expressions(chain)
         same(rewritten.run(list(mixed), ()), chain.run(list(mixed), ()))
         assert not compiled_slots(rewritten)
+
+
+def test_threads_share_a_plan(evaluator: type) -> None:
+    chain = program(2, (operator.mul, (0, 1)), (operator.add, (2, 0)), (operator.sub, (3, 1)))
+    rewritten = with_expressions(chain)
+    inputs = [np.random.default_rng(seed).random(200_000) for seed in range(8)]
+    expected = [rewritten.run([x, 0.5], ()) for x in inputs]
+    for x, result in zip(inputs, expected, strict=True):
+        same(result, chain.run([x, 0.5], ()))
+    with ThreadPoolExecutor(4) as pool:
+        got = list(pool.map(lambda number: rewritten.run([inputs[number % 8], 0.5], ()), range(200)))
+    for number, result in enumerate(got):
+        same(result, expected[number % 8])
+    assert [(type(plan.kernel), plan.failures) for plan in plans_of(rewritten)] == [(evaluator, 0)]
 
 
 @pytest.mark.usefixtures("without_extension")
