@@ -69,18 +69,12 @@ class MarsError(Exception):
 
 
 class UnknownDask(MarsError, ImportError):
-    """The installed Dask lacks a name without which dask_mars cannot work.
-
-    Attributes
-    ----------
-    dask_version : str
-        The version that is installed.
-    reason : str
-        The import that failed.
-    """
+    """The installed Dask lacks a name without which dask_mars cannot work."""
 
     dask_version: str
+    """The version that is installed."""
     reason: str
+    """The import that failed."""
     _template = (
         f"dask_mars {__version__} cannot work with Dask {{dask_version}}: {{reason}}. It is tested with Dask "
         f"{TESTED_DASK}; install that, or a newer dask_mars"
@@ -133,15 +127,10 @@ class StateError(MarsError):
 
 
 class Cancelled(MarsError):
-    """The computation was cancelled by `Runtime.cancel` or `Computation.cancel`.
-
-    Attributes
-    ----------
-    graph : int or str
-        Its number in the engine, or its id if it has none yet.
-    """
+    """The computation was cancelled by `Runtime.cancel` or `Computation.cancel`."""
 
     graph: int | str
+    """Its number in the engine, or its id if it has none yet."""
     _template = "the computation {of}{graph} was cancelled"
 
     def _words(self) -> dict[str, str]:
@@ -171,15 +160,10 @@ class ExecutionInterrupted(KeyboardInterrupt):
 
 
 class Stalled(MarsError):
-    """A computation waits for nothing: a bug of dask_mars, please report it.
-
-    Attributes
-    ----------
-    explanation : str
-        The text of `Runtime.explain`.
-    """
+    """A computation waits for nothing: a bug of dask_mars, please report it."""
 
     explanation: str
+    """The text of `Runtime.explain`."""
     _template = (
         "the computation waits although nothing is under way that it could wait for; this is a bug in "
         "dask_mars, please report it\n{explanation}"
@@ -188,27 +172,23 @@ class Stalled(MarsError):
 
 # MemoryError comes first because pickles make an instance by it; it would set no attributes.
 class QuotaExceeded(MemoryError, MarsError):
-    """A task asked for more memory than results, other tasks and processes leave of the limit.
-
-    Attributes
-    ----------
-    growth_bytes, granted_bytes : int
-        Bytes that the task asked for, and that it had been granted.
-    limit_bytes : int
-        The memory limit.
-    stored_bytes, reserved_bytes, private_bytes : int
-        Bytes of results, of other tasks' grants, and of processes: interpreters, modules, and memory not NumPy's.
-    """
+    """A task asked for more memory than results, other tasks and processes leave of the limit."""
 
     if not TYPE_CHECKING:
         __init__ = MarsError.__init__
 
     growth_bytes: int
+    """Bytes that the task asked for."""
     granted_bytes: int
+    """Bytes that it had been granted."""
     limit_bytes: int
+    """The memory limit."""
     stored_bytes: int
+    """Bytes of results."""
     reserved_bytes: int
+    """Bytes of other tasks' grants."""
     private_bytes: int
+    """Bytes of processes: interpreters, modules, and memory not NumPy's."""
     _template = (
         "a task asked for {growth_bytes:,} bytes of memory and had been granted {granted_bytes:,}. Of the limit "
         "of {limit_bytes:,} bytes, results take {stored_bytes:,}, other tasks {reserved_bytes:,}, and processes "
@@ -221,28 +201,23 @@ class WorkerOverLimit(MemoryError, MarsError):
 
     NumPy asks for memory before it takes any, and gets `QuotaExceeded`. Python's own objects and other libraries
     do not ask: the engine measures their memory, and ends the worker process that is past its share.
-
-    Attributes
-    ----------
-    key : str
-        Dask's key of the task.
-    worker_bytes, limit_bytes : int
-        Bytes of its worker process, with interpreter and modules, when it was ended; and the memory limit.
-    others_bytes, store_bytes : int
-        Bytes of other processes, the user's included, and of shared memory.
-    repeatable : bool
-        False if the task was not tried again alone, because it appends to files or tables.
     """
 
     if not TYPE_CHECKING:
         __init__ = MarsError.__init__
 
     key: str
+    """Dask's key of the task."""
     worker_bytes: int
+    """Bytes of its worker process, with interpreter and modules, when it was ended."""
     limit_bytes: int
+    """The memory limit."""
     others_bytes: int
+    """Bytes of other processes, the user's included."""
     store_bytes: int
+    """Bytes of shared memory."""
     repeatable: bool = True
+    """False if the task was not tried again alone, because it appends to files or tables."""
     _template = (
         "{key} took its worker process to {worker_bytes:,} bytes of memory, {tried}. Of the limit of "
         "{limit_bytes:,} bytes, other processes take {others_bytes:,} for themselves, and shared memory takes "
@@ -273,34 +248,22 @@ class EngineStopped(MarsError):
 
 
 class NoAgents(MarsError):
-    """A cluster has no worker that can compute for dask_mars.
-
-    Attributes
-    ----------
-    address : str
-        Of the cluster's scheduler.
-    """
+    """A cluster has no worker that can compute for dask_mars."""
 
     address: str
+    """Of the cluster's scheduler."""
     _template = "no worker of the cluster at {address} is one of dask_mars. Start some: dask-mars-worker {address}"
 
 
 class NoHostAllowed(MarsError):
-    """No host of a cluster matches the annotations of a task.
-
-    Attributes
-    ----------
-    workers : tuple of str
-        Addresses, names or hosts that the user allows; empty if any.
-    resources : dict
-        Amount of each resource that a task takes.
-    hosts : list of str
-        Names of the cluster's hosts.
-    """
+    """No host of a cluster matches the annotations of a task."""
 
     workers: tuple[str, ...]
+    """Addresses, names or hosts that the user allows; empty if any."""
     resources: dict[str, float]
+    """Amount of each resource that a task takes."""
     hosts: list[str]
+    """Names of the cluster's hosts."""
     _template = "a task is annotated for a host{where}{needed}, but there are only {there}"
 
     def _words(self) -> dict[str, str]:
@@ -312,19 +275,14 @@ class NoHostAllowed(MarsError):
 
 
 class ResourcesMissing(MarsError):
-    """A task takes more of a resource than the runtime has.
-
-    Attributes
-    ----------
-    key : object
-        Of the task.
-    resources, available : dict
-        Amounts that it takes, and that there are.
-    """
+    """A task takes more of a resource than the runtime has."""
 
     key: object
+    """Of the task."""
     resources: dict[str, float]
+    """Amounts that it takes."""
     available: dict[str, float]
+    """Amounts that there are."""
     _template = "{key!r} takes {wanted}, and the runtime has {there}"
 
     def _words(self) -> dict[str, str]:
@@ -332,16 +290,12 @@ class ResourcesMissing(MarsError):
 
 
 class PersistedLost(MarsError):
-    """Persisted data are gone because their engine is.
-
-    Attributes
-    ----------
-    key, reason : str
-        Dask's key of the chunk that was asked for, and why it is gone.
-    """
+    """Persisted data are gone because their engine is."""
 
     key: str
+    """Dask's key of the chunk that was asked for."""
     reason: str
+    """Reason of the loss."""
     _template = (
         "the persisted data of {key} are gone: {reason}. They live no longer than the Runtime that computed them; "
         "persist the original collection again."
@@ -358,19 +312,14 @@ class FuturesLost(PersistedLost, CancelledError):
 
 
 class SchedulerLost(MarsError, CancelledError):
-    """The scheduler of a cluster was lost during a computation, and the computation could not go on.
-
-    Attributes
-    ----------
-    address, reason : str
-        Of the scheduler, and why the computation could not go on.
-    losses : int
-        How often the computation has lost its scheduler.
-    """
+    """The scheduler of a cluster was lost during a computation, and the computation could not go on."""
 
     address: str
+    """Address of the scheduler."""
     reason: str
+    """Reason for which the computation could not go on."""
     losses: int
+    """Number of times that the computation has lost its scheduler."""
     _template = "the connection to the scheduler at {address} was lost{how_often}, and {reason}"
 
     def _words(self) -> dict[str, str]:
@@ -382,23 +331,18 @@ class EngineStartFailed(MarsError):
 
 
 class AddressSpaceTooSmall(EngineStartFailed):
-    """The shared memory of all processes does not fit into the addresses that one process has.
-
-    Attributes
-    ----------
-    memory_limit, num_workers : int
-        The engine's.
-    needed_bytes, free_bytes : int
-        Addresses that each process needs for shared memory, and that it has.
-    limit_bytes : int or None
-        The limit of ``ulimit -v``; None if unlimited.
-    """
+    """The shared memory of all processes does not fit into the addresses that one process has."""
 
     memory_limit: int
+    """The engine's, in bytes."""
     num_workers: int
+    """The engine's."""
     needed_bytes: int
+    """Bytes of addresses that each process needs for shared memory."""
     free_bytes: int
+    """Bytes of addresses that it has."""
     limit_bytes: int | None
+    """The limit of ``ulimit -v``; None if unlimited."""
     _template = (
         "there are too few addresses for shared memory, all of which each process maps: with "
         "memory_limit={memory_limit:,} and num_workers={num_workers} it takes at least {needed_bytes:,} bytes of "
@@ -411,15 +355,10 @@ class AddressSpaceTooSmall(EngineStartFailed):
 
 
 class SharedMemoryDenied(EngineStartFailed):
-    """The system does not let processes share memory.
-
-    Attributes
-    ----------
-    reason : str
-        The system's message.
-    """
+    """The system does not let processes share memory."""
 
     reason: str
+    """The system's message."""
     _template = (
         "the system refuses shared memory: {reason}. Workers share memory by memfd_create or an unnamed file, and "
         "mmap, which a container or a sandbox (seccomp) may deny. Allow these, or compute with "
@@ -428,20 +367,16 @@ class SharedMemoryDenied(EngineStartFailed):
 
 
 class MemoryLimitTooLow(EngineStartFailed):
-    """The memory limit is below the memory that processes take before any computation.
-
-    Attributes
-    ----------
-    memory_limit, num_workers : int
-        The engine's.
-    worker_bytes, library_bytes : int
-        Bytes of one worker process, which the user's takes at least, and of programs and libraries that all share.
-    """
+    """The memory limit is below the memory that processes take before any computation."""
 
     memory_limit: int
+    """The engine's, in bytes."""
     num_workers: int
+    """The engine's."""
     worker_bytes: int
+    """Bytes of one worker process, which the user's takes at least."""
     library_bytes: int
+    """Bytes of programs and libraries, which all share."""
     _template = (
         "a memory limit of {memory_limit:,} bytes is not enough for num_workers={num_workers}: before anything is "
         "computed, processes take {least} bytes: {worker_bytes:,} each worker and at least as much the user's "
@@ -497,25 +432,16 @@ class WorkerStartTimeout(WorkerStartFailed):
 
 
 class WorkerDied(MarsError):
-    """A worker process died again and again while it ran the same task.
-
-    Attributes
-    ----------
-    key : str
-        Dask's key of the task.
-    exit_code : int
-        As `subprocess.Popen.returncode`: negative for a signal.
-    attempts : int
-        How many worker processes the task took with it.
-    repeatable : bool
-        False if it was not tried again because it appends to files or tables: what it had written would be there
-        twice.
-    """
+    """A worker process died again and again while it ran the same task."""
 
     key: str
+    """Dask's key of the task."""
     exit_code: int
+    """As `subprocess.Popen.returncode`: negative for a signal."""
     attempts: int
+    """Number of worker processes that the task took with it."""
     repeatable: bool = True
+    """False if it was not tried again because it appends to files or tables."""
     _template = "the worker process {ending} while it computed {key}, {how_often}{hint}"
 
     def _words(self) -> dict[str, str]:
@@ -537,15 +463,10 @@ class WorkerDied(MarsError):
 
 
 class BegunBefore(MarsError):
-    """A task that appends to files or tables would begin a second time, as a host or a process was lost.
-
-    Attributes
-    ----------
-    key : str
-        Dask's key of the task.
-    """
+    """A task that appends to files or tables would begin a second time, as a host or a process was lost."""
 
     key: str
+    """Dask's key of the task."""
     _template = (
         "{key}, which appends to files or tables, was begun before, on a host or by a process that has been lost, "
         "or in a computation that was cancelled. It is not tried again because what it had written would be there "
@@ -558,16 +479,12 @@ class CheckpointError(MarsError):
 
 
 class CheckpointInUse(CheckpointError):
-    """Another process computes the same in the same directory.
-
-    Attributes
-    ----------
-    directory, holder : str
-        The directory of the computation, and the process that uses it.
-    """
+    """Another process computes the same in the same directory."""
 
     directory: str
+    """Directory of the computation."""
     holder: str
+    """The process that uses it."""
     _template = (
         "{holder} computes the same at this moment, under the checkpoint {directory}. Wait until it has ended, or "
         "give this one another directory; dask-mars.checkpoint.wait is the longest wait."
@@ -575,44 +492,32 @@ class CheckpointInUse(CheckpointError):
 
 
 class CheckpointFailed(CheckpointError):
-    """A directory cannot be used for checkpoints.
-
-    Attributes
-    ----------
-    directory, reason : str
-        Which, and why.
-    """
+    """A directory cannot be used for checkpoints."""
 
     directory: str
+    """The directory."""
     reason: str
+    """Reason of the failure."""
     _template = "{directory} cannot be used for checkpoints: {reason}"
 
 
 class SavedChunkLost(CheckpointError):
-    """The saved value of a chunk is gone or damaged. The chunk is computed again.
-
-    Attributes
-    ----------
-    key, path, reason : str
-        Dask's key of the chunk, the file, and what is wrong with it.
-    """
+    """The saved value of a chunk is gone or damaged. The chunk is computed again."""
 
     key: str
+    """Dask's key of the chunk."""
     path: str
+    """The file."""
     reason: str
+    """The fault that was found."""
     _template = "{path}, to which {key} was saved, cannot be read: {reason}"
 
 
 class FilesLost(MarsError):
-    """The files of a shuffle are on a host that is not there any more.
-
-    Attributes
-    ----------
-    key : str
-        Dask's key of the task that needs them.
-    """
+    """The files of a shuffle are on a host that is not there any more."""
 
     key: str
+    """Dask's key of the task that needs them."""
     _template = (
         "{key} needs the files of a shuffle, which are on a host that is not there any more. Compute anew; with "
         'dask.config.set({{"dataframe.shuffle.method": "tasks"}}), or shuffle="tasks" for bags, shuffles do '
@@ -621,15 +526,10 @@ class FilesLost(MarsError):
 
 
 class LockLost(MarsError):
-    """A lock was given to another host although it was still held here.
-
-    Attributes
-    ----------
-    token : str
-        Of the lock.
-    """
+    """A lock was given to another host although it was still held here."""
 
     token: str
+    """Of the lock."""
     _template = (
         "the lock {token} was held, and the scheduler of the cluster heard nothing of that for longer than "
         "distributed.scheduler.locks.lease-timeout: another host may have had it at the same time, so what it "
@@ -651,19 +551,14 @@ class StoreFull(MarsError):
 
 
 class RequestTooLarge(MarsError):
-    """A task needs more memory than it could be given if it ran alone.
-
-    Attributes
-    ----------
-    holder : str
-        Whose request it is.
-    requested_bytes, limit_bytes : int
-        Bytes of its inputs, its result and its temporaries; and the most that a single request may be.
-    """
+    """A task needs more memory than it could be given if it ran alone."""
 
     holder: str
+    """The task, by Dask's key."""
     requested_bytes: int
+    """Bytes of its inputs, its result and its temporaries."""
     limit_bytes: int
+    """The most that a single request may be."""
     _template = (
         "{holder} needs {requested_bytes:,} bytes of memory for its inputs, its result and its temporaries, and "
         "even alone it can have no more than {limit_bytes:,}. Use smaller chunks, or raise dask-mars.memory-limit."
@@ -681,21 +576,14 @@ class ResultTooLarge(RequestTooLarge):
 
 
 class ServiceError(MarsError):
-    """A service refused a request, or failed.
-
-    Attributes
-    ----------
-    status : int
-        The HTTP status of its answer.
-    detail : str
-        The text of its answer.
-    problem : dict
-        All of its answer.
-    """
+    """A service refused a request, or failed."""
 
     status: int
+    """The HTTP status of its answer."""
     detail: str
+    """The text of its answer."""
     problem: dict[str, Any]
+    """All of its answer."""
     _template = "{detail} (HTTP {status})"
 
     def __init__(self, status: int, detail: str, problem: dict[str, Any] | None = None) -> None:
@@ -703,34 +591,26 @@ class ServiceError(MarsError):
 
 
 class ServiceUnreachable(MarsError, ConnectionError):
-    """No service answers at an address, or it did not come back.
-
-    Attributes
-    ----------
-    address, reason : str
-        Where, and the system's reason.
-    """
+    """No service answers at an address, or it did not come back."""
 
     address: str
+    """Address of the service."""
     reason: str
+    """The system's reason."""
     _template = "no service answers at {address}: {reason}; is dask-mars-web running there?"
 
 
 class ComputationFailed(MarsError):
-    """A computation of a service failed with an exception that cannot be raised here.
-
-    Attributes
-    ----------
-    id : str
-        The computation's.
-    kind, message, traceback : str
-        The exception's type, text, and where it was raised.
-    """
+    """A computation of a service failed with an exception that cannot be raised here."""
 
     id: str
+    """The computation's."""
     kind: str
+    """The exception's type."""
     message: str
+    """The exception's text."""
     traceback: str = ""
+    """The exception's traceback, as text."""
     _template = "computation {id} failed: {kind}: {message}\n{traceback}"
 
     def __str__(self) -> str:
@@ -738,33 +618,24 @@ class ComputationFailed(MarsError):
 
 
 class GraphRefused(MarsError):
-    """A service refuses a graph, because the user would not get its results or effects.
-
-    Attributes
-    ----------
-    reason : str
-        Why.
-    """
+    """A service refuses a graph, because the user would not get its results or effects."""
 
     reason: str
+    """Reason of the refusal."""
     _template = "{reason}"
 
 
 class SpillError(MarsError):
-    """Base of errors of values on disk.
-
-    Attributes
-    ----------
-    path, reason : str
-        The file, and the system's reason or what was found.
-    requested_bytes, free_bytes : int
-        Bytes to write or read, and those that the file system has left for this user; -1 if it does not say.
-    """
+    """Base of errors of values on disk."""
 
     path: str
+    """The file."""
     requested_bytes: int
+    """Bytes to write or read."""
     free_bytes: int
+    """Bytes that the file system has left for this user; -1 if it does not say."""
     reason: str
+    """The system's reason, or what was found."""
 
     def _words(self) -> dict[str, str]:
         known = self.free_bytes >= 0

@@ -101,13 +101,8 @@ SETTINGS = (
     Setting("assignment", "breadth-first", {"enum": ["breadth-first", "depth-first"]},
         "How a graph is searched when its initial chunks are divided among the hosts of a cluster, or among "
         'workers if the policy is "mars".'),
-    Setting("expressions.evaluator", "auto", {"enum": ["auto", "tiled", "numexpr", "plain"]},
-        "How chains of elementwise functions are evaluated: \"tiled\" calls NumPy's functions on tiles that "
-        "stay in the processor's cache, \"numexpr\" uses numexpr, if it is installed, wherever it gives NumPy's "
-        "exact values, \"auto\" calls NumPy's inner loops from C where it can, and else what is faster by a table "
-        'of measured costs, and "plain" calls one function after the other on whole chunks.'),
     Setting("expressions.reductions", True, _FLAG,
-        "Whether a reduction at the end of a chain is computed tile by tile, so that its input is never stored. "
+        "Whether a reduction at the end of a chain is computed block by block, so that its input is never stored. "
         "Its elements are added up in another order within a chunk."),
     Setting("checkpoint.directory", None, _PATH,
         "Where chunks are saved whose loss would cost much more than saving them does. A computation whose "
@@ -155,6 +150,7 @@ REMOVED = frozenset(
         "allowed-worker-losses",
         "cluster.allowed-scheduler-losses",
         "dispatch-window",
+        "expressions.evaluator",
         "expressions.remake",
         "fold-initial",
         "idle-trim",

@@ -6,7 +6,6 @@ import click
 
 from benchmarks import options
 from studies.checkpoint import checkpoint
-from studies.expressions import expressions
 from studies.idle import idle
 from studies.operands import operands
 from studies.ordering import ordering
@@ -26,7 +25,6 @@ def main() -> None:
 
 for command in (
     checkpoint,
-    expressions,
     idle,
     operands,
     ordering,

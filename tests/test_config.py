@@ -56,7 +56,6 @@ def test_every_setting_is_read_somewhere():
         ("idle-timeout", []),
         ("arena-threshold", []),
         ("unknown", 1),
-        ("expressions", {"evaluator": "quick"}),
         ("expressions", {"reduction": True}),
     ],
 )

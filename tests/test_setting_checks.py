@@ -45,7 +45,7 @@ WRONG = [
     ("resources", {"GPU": "two"}, "a number of more than 0, and not 'two'"),
     ("resources", {"GPU": 0}, "a number of more than 0, and not 0"),
     ("assignment", "widest-first", "one of 'breadth-first', 'depth-first', and not 'widest-first'"),
-    ("expressions.evaluator", "quick", "one of 'auto', 'tiled', 'numexpr', 'plain', and not 'quick'"),
+    ("assignment", "quick", "one of 'breadth-first', 'depth-first', and not 'quick'"),
     ("expressions", "auto", "a mapping, and not 'auto'"),
     ("web.hosts", "example.org", "a list, and not 'example.org'"),
     ("web.history.age", "for ever", "a duration .*, or null, and not 'for ever'"),

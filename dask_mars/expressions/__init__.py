@@ -1,4 +1,4 @@
-"""Elementwise chains and the reductions at their ends, evaluated a tile at a time, without temporaries.
+"""Elementwise chains and the reductions at their ends, evaluated a block at a time, without temporaries.
 
 The package finds regions in an operand's program and makes one step of each, with NumPy's values bit for bit. It
 knows NumPy's functions, its random numbers, and numexpr, and nothing of graphs, workers or the locations of

@@ -1,13 +1,13 @@
 """Random numbers as Dask requests them from NumPy, chunk by chunk, drawn many at a time.
 
 A chunk of random numbers is defined by its seed, and need not be an array until one is needed. A region draws its
-elements tile by tile, and never stores them.
+elements block by block, and never stores them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -71,31 +71,16 @@ class Draw:
         self.shape = shape
         self.size = math.prod(shape)
 
-    def begin(self) -> Callable[[np.ndarray], None]:
-        """Return a function that fills an array with the first numbers, and with the next ones at each call."""
-        fill = self._stream_type(self._words).fill
-        kind, _, first, second = self._distribution
-        return lambda out: fill(kind, out, first, second)
-
     def source(self) -> Any:
         """Return a source of the numbers, one after the other, for native programs."""
         kind, _, first, second = self._distribution
         return self._stream_type(self._words).source(kind, self.size, first, second)
 
-    def parts(self, most: int) -> Iterator[np.ndarray]:
-        """Yield up to `most` numbers at a time, in memory that the next part overwrites."""
-        fill, left = self.begin(), self.size
-        memory = np.empty(min(most, left), self.dtype)
-        while left:
-            part = memory[:left]
-            fill(part)
-            yield part
-            left -= part.size
-
     def array(self) -> np.ndarray:
         """Make the array."""
         out = np.empty(self.shape, self.dtype)
-        self.begin()(out)
+        kind, _, first, second = self._distribution
+        self._stream_type(self._words).fill(kind, out, first, second)
         return out
 
 

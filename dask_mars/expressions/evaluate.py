@@ -1,4 +1,4 @@
-"""A region as a function: planned once for each combination of shapes and dtypes, then run tile by tile.
+"""A region as a function: planned once for each combination of shapes and dtypes, then run block by block.
 
 If a region cannot be evaluated like this, because of a subclass, a dtype or an error, its steps run one after the
 other: a region never has results, errors or warnings of its own.
@@ -7,6 +7,7 @@ other: a region never has results, errors or warnings of its own.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,14 @@ import numpy as np
 from dask_mars.expressions.draws import Draw
 from dask_mars.expressions.functions import Elementwise, Reduction, Unsupported
 from dask_mars.expressions.planning import DTYPES, EvaluationPlan
-from dask_mars.expressions.running import run
 from dask_mars.graph.chunks import Operand
 
 #: Size in elements below which arrays fit the cache as they are.
 SMALL = 1 << 15
 #: Maximum number of type combinations for which a region keeps its plans.
 _MOST_PLANS = 64
+#: Number of failures after which a plan is not tried again.
+_MOST_FAILURES = 2
 _ARRAYS = frozenset({np.ndarray, Draw})
 _NUMBERS = frozenset({bool, int, float, complex})
 
@@ -36,8 +38,6 @@ class RegionFunction:
         The elementwise form or the reduction of each step.
     outputs : tuple of int
         Steps whose results are returned: a single result, or a tuple of several.
-    evaluator : {"auto", "tiled", "numexpr"}
-        How tiles are computed; "auto" uses the table of costs.
     """
 
     __name__ = "region"
@@ -47,12 +47,10 @@ class RegionFunction:
         program: Operand,
         known: Sequence[Elementwise | Reduction],
         outputs: tuple[int, ...],
-        evaluator: str,
     ) -> None:
         self._program = program
         self._known = known
         self._outputs = outputs
-        self._evaluator = evaluator
         self._parameters = _parameters(program, known)
         self._plans: dict[Hashable, EvaluationPlan | None] = {}
 
@@ -71,14 +69,15 @@ class RegionFunction:
             except (TypeError, Unsupported):
                 plan = None
             if plan is not None:
-                try:
-                    return run(plan, values)
-                except Exception:
-                    # The plain calls report a value out of range, for example, in NumPy's own way. Repeated
-                    # failures drop the plan.
-                    plan.failures += 1
-                    if plan.failures > 2:
-                        self._plans[key] = None
+                results = None
+                # The plain calls report a value out of range, for example, in NumPy's own way.
+                with suppress(Exception):
+                    results = plan.run(values)
+                if results is not None:
+                    return results
+                plan.failures += 1
+                if plan.failures > _MOST_FAILURES:
+                    self._plans[key] = None
         return self._one_by_one(values)
 
     def _one_by_one(self, values: tuple[Any, ...]) -> Any:
@@ -109,7 +108,7 @@ class RegionFunction:
     def _plan(self, key: Hashable, values: tuple[Any, ...]) -> EvaluationPlan | None:
         plan: EvaluationPlan | None
         try:
-            plan = EvaluationPlan(self._program, self._known, self._outputs, self._evaluator, values)
+            plan = EvaluationPlan(self._program, self._known, self._outputs, values)
         except Exception:
             # NumPy also raises for types that a function does not support.
             plan = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence, Set
 from functools import cache, partial
-from typing import Any, NamedTuple, Protocol, TypeGuard
+from typing import Any, Literal, NamedTuple, Protocol, TypeGuard
 
 import numpy as np
 
@@ -41,15 +41,13 @@ class Bound(NamedTuple):
     Attributes
     ----------
     name : str
-        NumPy's name, the key of its cost.
+        NumPy's name.
     dtype : numpy.dtype
         Dtype of the result.
     call : callable
         Takes the arguments and, if `takes_out`, the array for the result as `out`; otherwise returns the result.
     takes_out : bool
         Whether the call writes its result into a given array.
-    in_place : bool
-        Whether that array may be one of the arguments.
     positional : bool
         Whether the last bit of an element may depend on its neighbours.
     arguments : tuple of int
@@ -60,9 +58,19 @@ class Bound(NamedTuple):
     dtype: np.dtype[Any]
     call: Call
     takes_out: bool
-    in_place: bool
     positional: bool
     arguments: tuple[int, ...]
+
+    def compute(self, arguments: Sequence[Any], shape: tuple[int, ...], order: Literal["C", "F"] = "C") -> Any:
+        """Return the result; raise `Unsupported` if NumPy's dtype is another one."""
+        if not self.takes_out:
+            result = self.call(*arguments)
+            if result.dtype != self.dtype:
+                raise Unsupported
+            return result
+        out = np.empty(shape, self.dtype, order)
+        self.call(*arguments, out=out)
+        return out
 
 
 class Elementwise(Protocol):
@@ -134,7 +142,7 @@ class _Ufunc:
         name = self._ufunc.__name__
         integers = all(isinstance(kind, np.dtype) and kind.kind in "biu" for kind in (*types, dtype))
         positional = not integers and name not in _CORRECTLY_ROUNDED
-        return Bound(name, dtype, self._ufunc, True, True, positional, tuple(range(len(types))))
+        return Bound(name, dtype, self._ufunc, True, positional, tuple(range(len(types))))
 
 
 class _Power:
@@ -149,9 +157,9 @@ class _Power:
         # For complex bases NumPy's versions differ in the meaning of ``2.0``.
         short_cut = exponent in (int, float) if getattr(base, "kind", "") == "f" else exponent is int
         if short_cut and values[1] == 2 and isinstance(base, np.dtype) and base.kind in "fc":
-            return Bound("square", base, np.square, True, True, False, (0,))
+            return Bound("square", base, np.square, True, False, (0,))
         dtype = np.power.resolve_dtypes((base, exponent, None))[-1]
-        return Bound("power", dtype, operator.pow, False, False, True, (0, 1))
+        return Bound("power", dtype, operator.pow, False, True, (0, 1))
 
 
 class _Where:
@@ -164,7 +172,7 @@ class _Where:
             raise Unsupported
         # The ufunc promotes as `where` does, Python's numbers included.
         dtype = np.maximum.resolve_dtypes((types[1], types[2], None))[-1]
-        return Bound("where", dtype, np.where, False, False, False, (0, 1, 2))
+        return Bound("where", dtype, np.where, False, False, (0, 1, 2))
 
 
 class _Astype:
@@ -176,7 +184,7 @@ class _Astype:
         dtype = np.dtype(values[1])
         if not isinstance(types[0], np.dtype):
             raise Unsupported
-        return Bound("astype", dtype, _cast, True, False, False, (0,))
+        return Bound("astype", dtype, _cast, True, False, (0,))
 
 
 def _cast(values: Any, out: Any) -> None:
@@ -196,7 +204,7 @@ class _Clip:
             or not all(b is int or b is float for b in bounds)
         ):
             raise Unsupported
-        return Bound("clip", array, np.clip, True, True, True, (0, 1, 2))
+        return Bound("clip", array, np.clip, True, True, (0, 1, 2))
 
 
 _OPERATORS: dict[Any, np.ufunc] = {
@@ -260,7 +268,7 @@ class _WithoutNan:
         (dtype,) = types
         if not isinstance(dtype, np.dtype) or dtype.char not in "fd":
             raise Unsupported
-        return Bound("without_nan", dtype, _without_nan, True, True, False, (0,))
+        return Bound("without_nan", dtype, _without_nan, True, False, (0,))
 
 
 def _without_nan(values: Any, out: Any) -> None:
@@ -277,7 +285,7 @@ class _IsNumber:
         (dtype,) = types
         if not isinstance(dtype, np.dtype) or dtype.kind != "f":
             raise Unsupported
-        return Bound("equal", np.dtype(bool), np.equal, True, True, False, (0, 0))
+        return Bound("equal", np.dtype(bool), np.equal, True, False, (0, 0))
 
 
 class Part(NamedTuple):
@@ -288,7 +296,7 @@ class Part(NamedTuple):
     prepare : Elementwise or None
         Function applied to the elements before the reduction.
     ufunc : numpy.ufunc
-        Reduces a tile, and combines the tiles' results.
+        Reduces a block, and combines the blocks' results.
     dtype : object
         Dtype argument of the reduction, or None.
     """
@@ -299,7 +307,7 @@ class Part(NamedTuple):
 
 
 class Reduction(NamedTuple):
-    """A reduction that can be computed tile by tile.
+    """A reduction that can be computed block by block.
 
     Attributes
     ----------
@@ -354,7 +362,7 @@ NANS = {"sum": np.nansum, "numel": nannumel}
 
 
 def reduction(function: Callable[..., Any], keywords: tuple[str, ...]) -> Reduction | None:
-    """Return the tiled form of a reduction of one positional argument, or None."""
+    """Return the form, block by block, of a reduction of one positional argument, or None."""
     if not {"axis"} <= set(keywords) <= {"axis", "keepdims"}:
         return None
     given: dict[str, Any] = {}

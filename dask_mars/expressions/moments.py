@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dask_mars.expressions import draws, native
-from dask_mars.expressions.planning import TILE_BYTES
 
+#: Maximum bytes of a row of random numbers, which stays in the cache.
+_MOST_ROW_BYTES = 1 << 18
 _FLOAT64 = np.dtype(np.float64)
 #: Columns in which all numbers of an array are arranged to be summed, and minimum columns worth the registers.
 _WIDTH, _LEAST_WIDTH = 512, 16
@@ -58,7 +59,9 @@ def by_columns(values: Any, axis: Any, dtype: Any) -> tuple[Any, Any] | None:
 def _sums(values: Any, columns: int | None) -> tuple[np.ndarray, np.ndarray] | None:
     """Return both sums for each column, or for all numbers if `columns` is None."""
     drawn = type(values) is draws.Draw
-    if columns is not None and (columns < _LEAST_WIDTH or (drawn and columns * _FLOAT64.itemsize > TILE_BYTES)):
+    if columns is not None and (
+        columns < _LEAST_WIDTH or (drawn and columns * _FLOAT64.itemsize > _MOST_ROW_BYTES)
+    ):
         return None
     numbers = values.source() if drawn else values.reshape(-1)
     if columns is None:

@@ -72,6 +72,9 @@ class Reduced(NamedTuple):
     slot: int
     source: int
     ufunc: np.ufunc
+    #: Dtype argument of the reduction, or None.
+    given_dtype: Any
+    axes: tuple[int, ...]
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 

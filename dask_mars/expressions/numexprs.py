@@ -1,4 +1,4 @@
-"""Tiles computed by numexpr, where it gives exactly NumPy's values and is faster."""
+"""Chains computed by numexpr, where it gives exactly NumPy's values, and elsewhere by NumPy's functions."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import ctypes
 import ctypes.util
 import platform
 from collections.abc import Mapping
-from functools import cache
-from typing import Any
+from functools import cache, lru_cache
+from threading import get_ident
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from dask_mars.expressions.costs import costs
-from dask_mars.expressions.functions import Bound
+from dask_mars.expressions.functions import Bound, Unsupported
+from dask_mars.expressions.native import Chain
 
 #: By NumPy's name: numexpr's notation, and characters of the dtypes with exactly NumPy's values.
 EXACT: dict[str, tuple[str, str]] = {
@@ -36,153 +37,161 @@ EXACT: dict[str, tuple[str, str]] = {
 }
 #: Numexpr's names of dtypes: its "float" has 32 bits.
 _TYPES = {"?": bool, "i": np.int32, "l": np.int64, "q": np.int64, "f": float, "d": np.double}
-#: Nanoseconds of one call of numexpr, which a tile has to save.
-_CALL_NS = 8_000.0
+#: Maximum number of compiled expressions that are kept.
+_MOST_COMPILED = 256
+#: Maximum number of operations in one expression.
+_LONGEST = 32
 
 
-def compile_tile(
-    steps: Mapping[int, tuple[Bound, tuple[int, ...]]],
-    root: int,
-    types: Mapping[int, Any],
-    forced: bool,
-) -> tuple[CompiledTile, tuple[int, ...]] | None:
-    """Compile the computation of one result from a tile.
+class _Call(NamedTuple):
+    """A result that is computed as a whole: by a compiled expression of some slots, or by NumPy's function."""
+
+    slot: int
+    #: Text and signature of the expression, None for NumPy's function.
+    expression: tuple[str, tuple[tuple[str, Any], ...]] | None
+    #: Slots that the expression reads, and the dtypes in which it reads them.
+    reads: tuple[tuple[int, np.dtype[Any]], ...]
+
+
+class NumexprPlan:
+    """A chain as calls of numexpr: each stores one result, and everything before it stays in blocks.
 
     Parameters
     ----------
-    steps : mapping
-        By slot: the function and the slots of its arguments.
-    root : int
-        The slot of the result.
-    types : mapping
-        By slot: dtype, or type of a Python number.
-    forced : bool
-        Whether to compile even against the costs.
+    chain : Chain
+        The computation.
 
-    Returns
-    -------
-    call, arguments
-        The call takes values of the arguments' slots, and the array for the result. None if numexpr is not exact
-        here, not installed, or does not pay.
+    Raises
+    ------
+    Unsupported
+        Numexpr is missing, or no two steps in a row are exact in it.
     """
-    if not (forced or _cheaper(steps, types)) or _status() is None or _compiler() is None:
-        return None
-    names: dict[int, str] = {}
-    wanted: dict[int, np.dtype[Any]] = {}
 
-    def write(slot: int, dtype: np.dtype[Any] | None) -> str:
-        if slot not in steps:
-            own = types[slot]
-            known = own if isinstance(own, np.dtype) else dtype
-            if known is None or known.char not in _TYPES or wanted.setdefault(slot, known) != known:
-                raise _NotExactError
-            return names.setdefault(slot, f"a{len(names)}")
-        bound, arguments = steps[slot]
-        template, characters = EXACT[bound.name]
-        data = arguments[1:] if bound.name == "where" else arguments
-        common = _common_dtype([types[source] for source in data], characters)
-        parts = [
-            write(source, np.dtype(bool) if bound.name == "where" and position == 0 else common)
-            for position, source in enumerate(arguments)
+    def __init__(self, chain: Chain) -> None:
+        if chain.made or _interpreter() is None or _status() is None:
+            raise Unsupported
+        self._chain = chain
+        self._order: Literal["C", "F"] = "F" if chain.transposed else "C"
+        exact = {slot for slot, (bound, sources) in chain.steps.items() if self._dtype(bound, sources) is not None}
+        stored = {*chain.written, *[reduced.source for reduced in chain.reductions]}
+        for slot, (_, sources) in chain.steps.items():
+            if slot not in exact:
+                stored.update([slot, *sources])
+        lengths: dict[int, int] = {}
+        for slot, (_, sources) in chain.steps.items():
+            lengths[slot] = 1 + sum([lengths.get(source, 0) for source in sources if source not in stored])
+            if lengths[slot] >= _LONGEST:
+                stored.add(slot)
+        self._calls = [
+            self._call(slot, stored) if slot in exact and lengths[slot] > 1 else _Call(slot, None, ())
+            for slot in chain.steps
+            if slot in stored
         ]
-        return template.format(*parts)
+        expressions = [call.expression for call in self._calls if call.expression is not None]
+        if not expressions:
+            raise Unsupported
+        for expression in expressions:
+            _compile(*expression, get_ident())
 
-    try:
-        text = write(root, None)
-    except (_NotExactError, KeyError):
-        return None
-    if not names:
-        return None
-    return CompiledTile(text, tuple(names.values()), tuple([wanted[slot] for slot in names])), tuple(names)
+    def run(
+        self, values: list[Any], errors: Mapping[str, str], sources: Mapping[int, Any]
+    ) -> tuple[dict[int, Any], dict[int, Any]] | None:
+        """Compute the written arrays and the totals of reductions, by slot; return None if NumPy has to do it.
 
-
-class _NotExactError(Exception):
-    """The value or the dtype would differ from NumPy's."""
-
-
-def _common_dtype(types: list[Any], characters: str) -> np.dtype[Any]:
-    """Return the common dtype of the arguments; Python's numbers take that of the others."""
-    dtypes = {kind for kind in types if isinstance(kind, np.dtype)}
-    if len(dtypes) != 1:
-        raise _NotExactError
-    (dtype,) = dtypes
-    if dtype.char not in characters:
-        raise _NotExactError
-    for kind in types:
-        # A real number with integers gives reals.
-        if kind is complex or (kind is float and dtype.kind != "f"):
-            raise _NotExactError
-    return dtype
-
-
-def _cheaper(steps: Mapping[int, tuple[Bound, tuple[int, ...]]], types: Mapping[int, Any]) -> bool:
-    table = costs()
-    tiled, compiled = 0.0, _CALL_NS / (1 << 15)
-    for bound, arguments in steps.values():
-        kind = next(
-            (types[slot] for slot in reversed(arguments) if isinstance(types[slot], np.dtype)), bound.dtype
-        )
-        entry = table.get(f"{bound.name}-{kind.char}")
-        if entry is None:
-            return False
-        tiled += entry[0]
-        compiled += entry[1]
-    return compiled < 0.9 * tiled
-
-
-class CompiledTile:
-    """A compiled expression.
-
-    Parameters
-    ----------
-    text : str
-        The expression.
-    names : tuple of str
-        Names of its variables.
-    dtypes : tuple of numpy.dtype
-        Dtypes of its variables.
-    """
-
-    def __init__(self, text: str, names: tuple[str, ...], dtypes: tuple[np.dtype[Any], ...]) -> None:
-        self._compiled = _compile(text, names, dtypes)
-        self._dtypes = dtypes
-        status = _status()
-        assert status is not None, "compiled only where errors can be seen"
-        self._library, self._flags = status
-        self._mask = 0
-
-    def watch(self, errors: Mapping[str, str]) -> None:
-        """Raise floating point errors from now on, except those that `errors` ignores."""
-        self._mask = sum(bit for kind, bit in self._flags.items() if errors[kind] != "ignore")
-
-    def __call__(self, *arguments: Any, out: Any) -> None:
-        """Compute into an array."""
-        arrays = [np.asarray(value, dtype) for value, dtype in zip(arguments, self._dtypes, strict=True)]
-        library, mask = self._library, self._mask
-        if mask:
+        Parameters
+        ----------
+        values : list
+            By slot: the inputs, and values computed before.
+        errors : mapping
+            Floating point errors that are raised, and those that are ignored.
+        sources : mapping
+            Empty: numexpr draws no random numbers.
+        """
+        chain, interpreter, status = self._chain, _interpreter(), _status()
+        assert status is not None, "planned only where errors can be seen"
+        library, flags = status
+        # Errors in other threads would not be seen.
+        if interpreter._get_num_threads() != 1:
+            return None
+        mask = sum(bit for kind, bit in flags.items() if errors[kind] != "ignore")
+        values = list(values)
+        for slot, expression, reads in self._calls:
+            bound, arguments = chain.steps[slot]
+            if expression is None:
+                values[slot] = bound.compute([values[at] for at in arguments], chain.shape, self._order)
+                continue
+            arrays = [np.asarray(values[at], dtype) for at, dtype in reads]
+            out = values[slot] = np.empty(chain.shape, bound.dtype, self._order)
+            compiled = _compile(*expression, get_ident())
             library.feclearexcept(mask)
-        self._compiled(*arrays, out=out, order="K", casting="no", ex_uses_vml=False)
-        # NumPy warns of these errors or raises them, and numexpr ignores them.
-        if mask and library.fetestexcept(mask):
-            raise FloatingPointError("in numexpr")
+            compiled(*arrays, out=out, order="K", casting="no", ex_uses_vml=False)
+            if library.fetestexcept(mask):
+                return None
+        totals = {
+            slot: ufunc.reduce(values[source], axis=axes, dtype=dtype, keepdims=True)
+            for slot, source, ufunc, dtype, axes, *_ in chain.reductions
+        }
+        return {slot: values[slot] for slot in chain.written}, totals
+
+    def _dtype(self, bound: Bound, sources: tuple[int, ...]) -> np.dtype[Any] | None:
+        """Return the common dtype of a step's arguments but conditions, None if numexpr is not exact."""
+        kinds = [self._chain.types[source] for source in _data(bound, sources)]
+        dtypes = {kind for kind in kinds if isinstance(kind, np.dtype)}
+        if len(dtypes) != 1 or bound.name not in EXACT:
+            return None
+        (dtype,) = dtypes
+        # A real number with integers gives reals.
+        others = [kind for kind in kinds if kind is complex or (kind is float and dtype.kind != "f")]
+        return None if others or dtype.char not in EXACT[bound.name][1] else dtype
+
+    def _call(self, slot: int, stored: set[int]) -> _Call:
+        """Compile the computation of a slot from stored ones and inputs."""
+        names: dict[tuple[int, np.dtype[Any]], str] = {}
+
+        def write(slot: int) -> str:
+            bound, sources = self._chain.steps[slot]
+            dtype = self._dtype(bound, sources)
+            assert dtype is not None, "only exact steps are within an expression"
+            data = _data(bound, sources)
+            kinds = [np.dtype(bool)] * (len(sources) - len(data)) + [dtype] * len(data)
+            parts = [
+                write(source)
+                if source in self._chain.steps and source not in stored
+                else names.setdefault((source, kind), f"a{len(names)}")
+                for source, kind in zip(sources, kinds, strict=True)
+            ]
+            return EXACT[bound.name][0].format(*parts)
+
+        text = write(slot)
+        signature = tuple([(name, _TYPES[kind.char]) for (_, kind), name in names.items()])
+        return _Call(slot, (text, signature), tuple(names))
 
 
-@cache
-def _compile(text: str, names: tuple[str, ...], dtypes: tuple[np.dtype[Any], ...]) -> Any:
-    compiler = _compiler()
-    assert compiler is not None, "compiled only where numexpr is"
-    types = [_TYPES[dtype.char] for dtype in dtypes]
-    return compiler(text, signature=list(zip(names, types, strict=True)))
+def _data(bound: Bound, sources: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the arguments of a step except a condition."""
+    return sources[1:] if bound.name == "where" else sources
 
 
-@cache
-def _compiler() -> Any:
-    """Return numexpr's class of compiled expressions, or None; the newest Pythons have no wheels of it."""
+@lru_cache(_MOST_COMPILED)
+def _compile(text: str, signature: tuple[tuple[str, Any], ...], thread: int) -> Any:
+    # A compiled expression has memory for its temporaries, which its calls in several threads would share.
+    from numexpr.necompiler import NumExpr
+
     try:
-        from numexpr.necompiler import NumExpr
+        return NumExpr(text, signature=list(signature))
+    except (NotImplementedError, TypeError, ValueError):
+        # The expression exceeds a limit of numexpr, for example.
+        raise Unsupported from None
+
+
+@cache
+def _interpreter() -> Any:
+    """Return numexpr's interpreter, or None; the newest Pythons have no wheels of it."""
+    try:
+        from numexpr import interpreter
     except ImportError:
         return None
-    return NumExpr
+    return interpreter if hasattr(interpreter, "_get_num_threads") else None
 
 
 #: Bits of the floating point status word, by processor.

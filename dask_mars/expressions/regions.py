@@ -1,4 +1,4 @@
-"""Regions: the steps of an operand that can be evaluated together, tile by tile.
+"""Regions: the steps of an operand that can be evaluated together, block by block.
 
 A region is a connected set of elementwise steps, with the reductions that end it. All its steps run in one pass
 over its inputs, so no step may depend on another through a step outside the region.
@@ -26,8 +26,8 @@ class Kind(Enum):
     OPAQUE = auto()
 
 
-#: Kinds whose elements a region can take tile by tile.
-_TILED = frozenset({Kind.ELEMENTWISE, Kind.SOURCE})
+#: Kinds whose elements a region can take block by block.
+_BY_BLOCKS = frozenset({Kind.ELEMENTWISE, Kind.SOURCE})
 
 
 class Region(NamedTuple):
@@ -66,17 +66,17 @@ def find_regions(operand: Operand, kinds: Sequence[Kind]) -> list[Region]:
         if kinds[number] is Kind.ELEMENTWISE:
             for slot in step.slots:
                 source = slot - before
-                if source >= 0 and kinds[source] in _TILED and levels[source] == levels[number]:
+                if source >= 0 and kinds[source] in _BY_BLOCKS and levels[source] == levels[number]:
                     leader[find(source)] = find(number)
         elif kinds[number] is Kind.REDUCTION and step.slots and all(slot < before for slot in step.slots[1:]):
             source = step.slots[0] - before
-            if source >= 0 and kinds[source] in _TILED:
+            if source >= 0 and kinds[source] in _BY_BLOCKS:
                 reductions.append((source, number))
             else:
                 alone.setdefault(source, []).append(number)
     members: dict[int, list[int]] = {}
     for number, kind in enumerate(kinds):
-        if kind in _TILED:
+        if kind in _BY_BLOCKS:
             members.setdefault(find(number), []).append(number)
     for source, number in reductions:
         members[find(source)].append(number)
@@ -96,7 +96,7 @@ def _levels(operand: Operand, kinds: Sequence[Kind], before: int) -> list[int]:
         for slot in step.slots:
             if slot >= before:
                 source = slot - before
-                leaves = kinds[source] in _TILED and kinds[number] is not Kind.ELEMENTWISE
+                leaves = kinds[source] in _BY_BLOCKS and kinds[number] is not Kind.ELEMENTWISE
                 level = max(level, levels[source] + leaves)
         levels.append(level)
     return levels

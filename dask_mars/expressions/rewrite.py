@@ -1,9 +1,8 @@
-"""Operands rewritten so that their regions are evaluated tile by tile."""
+"""Operands rewritten so that their regions are evaluated block by block."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,6 @@ from dask_mars.dask_api.arrays import nannumel, numel
 from dask_mars.expressions import draws, functions, histograms, moments, native
 from dask_mars.expressions.evaluate import SMALL, RegionFunction
 from dask_mars.expressions.partial_results import MeanOfMoments, with_means_of_moments, without_unread
-from dask_mars.expressions.planning import TILE_BYTES
 from dask_mars.expressions.regions import Kind, Region, find_regions
 from dask_mars.expressions.selections import SelectedSum, with_selected_sums
 from dask_mars.graph.chunks import Operand, Step
@@ -22,27 +20,23 @@ from dask_mars.graph.chunks import Operand, Step
 _MOST_READERS = 3
 
 
-def with_expressions(operand: Operand, evaluator: str = "auto", reductions: bool = True) -> Operand:
+def with_expressions(operand: Operand, reductions: bool = True) -> Operand:
     """Return an operand that computes the same, with its regions as single steps.
 
     Parameters
     ----------
     operand : Operand
         Is not changed.
-    evaluator : {"auto", "tiled", "numexpr", "plain"}
-        How regions are computed; "plain" leaves the operand as it is.
     reductions : bool
-        Whether reductions may run tile by tile, which adds their elements in another order.
+        Whether reductions may run block by block, which adds their elements in another order.
     """
-    if evaluator == "plain":
-        return operand
     operand = without_unread(operand, reductions)
     if reductions:
         operand = with_selected_sums(with_means_of_moments(operand))
     known = [_known(operand.functions[step.function], step, reductions) for step in operand.steps]
     kinds = [_kind(what) for what in known]
     regions = find_regions(operand, kinds)
-    replaced = _tiled_steps(operand, reductions)
+    replaced = _block_steps(operand, reductions)
     sources = _sources(kinds)
     if sources:
         lazy = _lazy_sources(operand, sources, regions, replaced)
@@ -59,19 +53,19 @@ def with_expressions(operand: Operand, evaluator: str = "auto", reductions: bool
             replaced[number] = draws.lazy_random_chunk if number in lazy else draws.random_chunk
     if not regions and not replaced:
         return operand
-    return _Rewriter(operand, known, regions, replaced, evaluator).operand()
+    return _Rewriter(operand, known, regions, replaced).operand()
 
 
 def never_stored(operand: Operand, reductions: bool) -> bool:
-    """Return whether the readers in an operand draw all its random numbers tile by tile."""
+    """Return whether the readers in an operand draw all its random numbers block by block."""
     kinds = [_kind(_known(operand.functions[step.function], step, reductions)) for step in operand.steps]
-    tiled = _tiled_steps(operand, reductions)
+    by_blocks = _block_steps(operand, reductions)
     sources = _sources(kinds)
-    return _lazy_sources(operand, sources, find_regions(operand, kinds), tiled) == sources
+    return _lazy_sources(operand, sources, find_regions(operand, kinds), by_blocks) == sources
 
 
 def make_ns(operand: Operand, literals: tuple[Any, ...]) -> float | None:
-    """Return the nanoseconds per element of a chunk, or None if the chunk is not drawn tile by tile."""
+    """Return the nanoseconds per element of a chunk, or None if the chunk is not drawn block by block."""
     (step,) = operand.steps
     if operand.functions[0] is not draws.DASK_FUNCTION or len(step.slots) != 6 or step.keywords:
         return None
@@ -104,8 +98,12 @@ def _kind(known: Any) -> Kind:
     return Kind.ELEMENTWISE
 
 
-def _lazy_sources(operand: Operand, sources: set[int], regions: list[Region], tiled: Collection[int]) -> set[int]:
-    """Return the sources that are never needed as arrays: their readers draw the elements one tile at a time."""
+def _lazy_sources(
+    operand: Operand, sources: set[int], regions: list[Region], by_blocks: Collection[int]
+) -> set[int]:
+    """Return the sources that are never needed as arrays: their readers draw the elements one block at a time."""
+    if not native.AVAILABLE:
+        return set()
     before = operand.input_count + operand.literal_count
     region_of = {step: place for place, region in enumerate(regions) for step in region.steps}
     readers: dict[int, set[Any]] = {number: set() for number in sources}
@@ -115,12 +113,12 @@ def _lazy_sources(operand: Operand, sources: set[int], regions: list[Region], ti
             if slot - before not in sources:
                 continue
             readers[slot - before].add(region_of.get(number, -1 - number))
-            if number not in region_of and not (number in tiled and place == 0):
+            if number not in region_of and not (number in by_blocks and place == 0):
                 lazy.discard(slot - before)
     return {number for number in lazy if len(readers[number]) <= _MOST_READERS}
 
 
-def _tiled_steps(operand: Operand, reductions: bool) -> dict[int, Callable[..., Any]]:
+def _block_steps(operand: Operand, reductions: bool) -> dict[int, Callable[..., Any]]:
     """Return, for the steps that read their chunk in parts, the functions that do so."""
     found: dict[int, Callable[..., Any]] = _moment_steps(operand) if reductions else {}
     for number, step in enumerate(operand.steps):
@@ -156,12 +154,10 @@ class _Rewriter:
         known: list[Any],
         regions: list[Region],
         replaced: dict[int, Callable[..., Any]],
-        evaluator: str,
     ) -> None:
         self._old = operand
         self._known = known
         self._replaced = replaced
-        self._evaluator = evaluator
         self._before = operand.input_count + operand.literal_count
         self._region_of = {step: region for region in regions for step in region.steps}
         self._functions: list[Callable[..., Any]] = []
@@ -229,7 +225,7 @@ class _Rewriter:
         )
         outputs = tuple([region.steps.index(number) for number in region.outputs])
         known = [self._known[number] for number in region.steps]
-        function = RegionFunction(program, known, outputs, self._evaluator)
+        function = RegionFunction(program, known, outputs)
         result = self._add(function, tuple([self._slots[slot] for slot in region.inputs]))
         if len(outputs) == 1:
             self._slots[before + region.outputs[0]] = result
@@ -262,7 +258,7 @@ class Moments:
         steps = (Step(0, (0, 1), ()), Step(1, (5, 2), ()), Step(2, (6, 3, 4), ("axis", "keepdims")))
         program = Operand("moment", (_subtract, _power, total), steps, 5, 0)
         known = [_known(f, step, True) for f, step in zip(program.functions, steps, strict=True)]
-        self._squares = RegionFunction(program, known, (2,), "auto")
+        self._squares = RegionFunction(program, known, (2,))
 
     def __call__(self, values: Any, axis: Any, keepdims: bool) -> Any:
         """Return count, sum and sum of squared differences to the mean."""
@@ -272,23 +268,13 @@ class Moments:
             if found is not None:
                 count = numel(values, axis=axis, keepdims=True).astype(np.int64)
                 return {"total": found[0], "n": count, "M": found[1][..., np.newaxis]}
-        drawn = type(values) is draws.Draw
+        if type(values) is draws.Draw:
+            values = values.array()
         if self._totals is not None:
-            return self._of_numbers(values.array() if drawn else values, axis, keepdims)
-        if drawn and not (values.size >= SMALL and keepdims and self._fits_one_pass(values, axis)):
-            values, drawn = values.array(), False
-        plain = drawn or (
-            type(values) is np.ndarray and values.size >= SMALL and values.dtype.kind in "fiub" and keepdims
-        )
-        if not plain:
+            return self._of_numbers(values, axis, keepdims)
+        if not (type(values) is np.ndarray and values.size >= SMALL and values.dtype.kind in "fiub" and keepdims):
             return self._function(values, axis=axis, keepdims=keepdims)
         count = numel(values, axis=axis, keepdims=keepdims).astype(np.int64)
-        # Two passes of native programs are faster than one of NumPy, and more exact.
-        once = self._in_one_pass(values, axis) if drawn or not native.AVAILABLE else None
-        if once is not None:
-            return {"total": once[0], "n": count, "M": np.stack([once[1]], axis=-1)}
-        if drawn:
-            values = values.array()
         total = np.sum(values, dtype=self._dtype, axis=axis, keepdims=keepdims)
         return self._with_squares(values, total, count, axis, keepdims)
 
@@ -306,73 +292,17 @@ class Moments:
         squares = self._squares(values, mean, 2, axis, keepdims)
         return {"total": total, "n": count, "M": np.stack([squares], axis=-1)}
 
-    def _fits_one_pass(self, values: Any, axis: Any) -> bool:
-        axes = range(len(values.shape)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-        if 0 not in axes or not (type(values) is draws.Draw or values.flags.c_contiguous):
-            return False
-        return 0 < _row_bytes(values) * 2 <= TILE_BYTES and np.dtype(self._dtype).kind == "f"
-
-    def _in_one_pass(self, values: Any, axis: Any) -> tuple[Any, Any] | None:
-        """Return sum and sum of squared differences, reading each part of the chunk once, or None.
-
-        Chan, Golub and LeVeque (1983), "Algorithms for computing the sample variance": the moments of two parts
-        give those of both.
-        """
-        if not self._fits_one_pass(values, axis):
-            return None
-        axes = range(len(values.shape)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-        rows = TILE_BYTES // _row_bytes(values)
-        per_row = math.prod(values.shape[at] for at in axes if at)
-        memory = np.empty((rows, *values.shape[1:]), np.result_type(values.dtype, self._dtype))
-        total: Any = 0.0
-        squares: Any = 0.0
-        try:
-            with np.errstate(all="raise", under="ignore"):
-                for start, part in _parts(values, rows):
-                    size = len(part) * per_row
-                    part_total = np.sum(part, dtype=self._dtype, axis=axis, keepdims=True)
-                    differences = np.subtract(part, part_total / size, out=memory[: len(part)])
-                    np.multiply(differences, differences, out=differences)
-                    part_squares = np.sum(differences, dtype=self._dtype, axis=axis, keepdims=True)
-                    before = start * per_row
-                    if before:
-                        apart = part_total / size - total / before
-                        part_squares += apart * apart * (before * size / (before + size))
-                    total = total + part_total
-                    squares = squares + part_squares
-        except FloatingPointError:
-            # The plain way issues NumPy's warnings.
-            return None
-        return total, squares
-
 
 def _nan_totals(dtype: Any) -> RegionFunction:
     """Return a function for sum and count of the elements that are not NaN."""
     program = Operand(
         "totals", (partial(_total_and_count, dtype=dtype),), (Step(0, (0, 1, 2), ("axis", "keepdims")),), 3, 0
     )
-    return RegionFunction(program, [functions.total_and_count(dtype)], (0,), "auto")
+    return RegionFunction(program, [functions.total_and_count(dtype)], (0,))
 
 
 def _total_and_count(values: Any, dtype: Any, **keywords: Any) -> tuple[Any, Any]:
     return np.nansum(values, dtype=dtype, **keywords), nannumel(values, **keywords).astype(np.int64)
-
-
-def _row_bytes(values: Any) -> int:
-    return int(math.prod(values.shape[1:]) * values.dtype.itemsize)
-
-
-def _parts(values: Any, rows: int) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield blocks of an array's rows, each after the number of its first row."""
-    length = values.shape[0]
-    if type(values) is not draws.Draw:
-        for start in range(0, length, rows):
-            yield start, values[start : start + rows]
-        return
-    starts = range(0, length, rows)
-    parts = values.parts(rows * math.prod(values.shape[1:]))
-    for start, part in zip(starts, parts, strict=True):
-        yield start, part.reshape(-1, *values.shape[1:])
 
 
 _subtract: Callable[..., Any] = np.subtract

@@ -52,7 +52,7 @@ class SelectedSum:
         total = functions.Reduction((part,), _as_it_is)
         steps = (Step(0, (0, 1, 2), ()), Step(1, (5, 3, 4), _REDUCES))
         program = Operand("selected sum", (_where, partial(np.sum, dtype=part.dtype)), steps, 5, 0)
-        self._sum = RegionFunction(program, [choice, total], (1,), "auto")
+        self._sum = RegionFunction(program, [choice, total], (1,))
 
     def __call__(self, values: Any, mask: Any, *rest: Any) -> Any:
         """Return the reduction's result; `rest` has the keyword arguments of both functions."""

@@ -32,10 +32,8 @@ def fold_from(slots: int) -> int:
     return _FOLD_INITIAL * slots
 
 
-def remaking() -> Remaking | None:
-    """Return the functions that describe random numbers for recomputation, None if it is disabled."""
-    if config.get("expressions.evaluator") == "plain":
-        return None
+def remaking() -> Remaking:
+    """Return the functions that describe random numbers for recomputation."""
     return _remaking(bool(config.get("expressions.reductions")))
 
 

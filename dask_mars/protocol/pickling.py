@@ -25,8 +25,7 @@ from dask.utils import SerializableLock
 
 from dask_mars import process_role
 from dask_mars.graph.callables import attribute, package_of
-from dask_mars.protocol import hdf5, main_module, tracebacks
-from dask_mars.protocol.classes import complete_reduction
+from dask_mars.protocol import by_value, hdf5, tracebacks
 from dask_mars.protocol.locks import InterprocessLock
 
 #: Size below which buffers stay in the pickle, in bytes.
@@ -143,8 +142,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return NotImplemented
         reduced = super().reducer_override(obj)
         if type(reduced) is tuple and len(reduced) == _BY_VALUE:
-            complete = complete_reduction(obj, reduced) if kind is not FunctionType else reduced
-            return main_module.reduce_named(obj, complete)
+            return by_value.reduce_named(obj, reduced)
         return reduced
 
 

@@ -441,11 +441,7 @@ class WorkerProcess:
         # This imports Dask's arrays, for which other operands need not wait.
         from dask_mars.expressions.rewrite import with_expressions
 
-        return with_expressions(
-            operand,
-            dask.config.get("dask-mars.expressions.evaluator", "auto"),
-            reductions,
-        )
+        return with_expressions(operand, reductions)
 
     def _compute(
         self,

@@ -12,7 +12,7 @@ from dask_mars import Runtime
 from dask_mars.client.backend import EngineBackend
 from dask_mars.client.request import Backend, InlineBackend, Options
 from dask_mars.cluster.backend import cluster_of
-from dask_mars.testing import BackendTests
+from tests.client.backend_contract import BackendTests
 
 
 class TestInline(BackendTests):

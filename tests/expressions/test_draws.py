@@ -20,7 +20,7 @@ from dask.array import reductions
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_mars.expressions import draws, evaluate, planning, rewrite
+from dask_mars.expressions import draws, evaluate, native
 from dask_mars.expressions.draws import DASK_FUNCTION, Draw, draw, lazy_random_chunk, random_chunk
 from dask_mars.expressions.evaluate import RegionFunction
 from dask_mars.expressions.rewrite import Moments, with_expressions
@@ -52,10 +52,8 @@ def level(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture
-def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluate, "SMALL", 1)
-    monkeypatch.setattr(planning, "TILE_BYTES", 2048)
-    monkeypatch.setattr(rewrite, "TILE_BYTES", 2048)
     monkeypatch.setattr(draws, "_FEWEST", 1)
 
 
@@ -310,19 +308,6 @@ def test_seed_stays_as_it_is():
     assert np.array_equal(first, second)
 
 
-@compiled
-def test_parts_of_a_draw_follow_each_other():
-    drawn = draw(np.random.PCG64, "normal", SEED, (1000,), [1.0, 2.0], {})
-    assert drawn is not None
-    whole = drawn.array()
-    for parts in ([300, 0, 1, 699], [1000]):
-        fill = drawn.begin()
-        made = [np.empty(length) for length in parts]
-        for part in made:
-            fill(part)
-        assert np.concatenate(made).tobytes() == whole.tobytes()
-
-
 # -- sources ------------------------------------------------------------------------------------------------------
 
 
@@ -491,7 +476,7 @@ def check(program: Operand, literals: tuple[Any, ...], lazy: bool, exact: bool =
             assert all(plan is not None and not plan.failures for plan in function._plans.values())
 
 
-@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.usefixtures("small_arrays")
 class TestOperands:
     """Chunks of random numbers at the beginning of an operand."""
 
@@ -562,10 +547,10 @@ class TestOperands:
         with np.errstate(divide="raise"), pytest.raises(FloatingPointError):
             rewritten.run([], literals)
 
-    @pytest.mark.parametrize("evaluator", ["auto", "tiled", "numexpr", "plain"])
-    def test_evaluators(self, evaluator):
+    def test_without_the_extension(self, monkeypatch):
+        monkeypatch.setattr(native, "AVAILABLE", False)
         program, literals = operand((np.multiply, (6, 6)), (np.add, (7, 6))), literals_of()
-        made = with_expressions(program, evaluator).run([], literals)
+        made = with_expressions(program).run([], literals)
         assert made.tobytes() == program.run([], literals).tobytes()
 
     @pytest.mark.parametrize("shape", [(90, 40), (5, 2000), (300,)])

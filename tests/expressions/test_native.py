@@ -24,14 +24,13 @@ from dask.array import reductions
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dask_mars.expressions import evaluate, native, planning
+from dask_mars.expressions import evaluate, native
 from dask_mars.expressions.draws import draw
 from dask_mars.expressions.evaluate import RegionFunction
 from dask_mars.expressions.functions import elementwise
 from dask_mars.expressions.rewrite import Moments, with_expressions
-from dask_mars.expressions.tiling import GRID
 from dask_mars.graph.chunks import Operand
-from tests.expressions.test_expressions import outcome, plans_of, program
+from tests.expressions.test_expressions import GRID, outcome, plans_of, program
 
 ROOT = Path(__file__).parents[2]
 DTYPES = "?bBhHiIlLefdgFD"
@@ -97,14 +96,17 @@ def data(dtype: str, count: int, seed: int) -> np.ndarray[Any, Any]:
 
 
 def is_native(operand: Operand) -> bool:
-    return any(plan is not None and plan.native is not None for plan in plans_of(operand))
+    return any(
+        plan is not None and type(plan.kernel) is native.NativePlan and not plan.failures
+        for plan in plans_of(operand)
+    )
 
 
-def region(operand: Operand, evaluator: str = "auto") -> Operand:
+def region(operand: Operand) -> Operand:
     """Make one region of an operand, which `with_expressions` does not for a single step."""
     known = [elementwise(operand.functions[step.function], step.keywords) for step in operand.steps]
     assert all(what is not None for what in known)
-    function = RegionFunction(operand, known, (len(operand.steps) - 1,), evaluator)  # type: ignore[arg-type]
+    function = RegionFunction(operand, known, (len(operand.steps) - 1,))  # type: ignore[arg-type]
     return program(operand.input_count, (function, tuple(range(operand.input_count))))
 
 
@@ -571,7 +573,7 @@ def test_an_input_that_a_source_makes(axis: Any, block: int, monkeypatch: pytest
     values = [x, row, axis, True]
     expected = rewritten.run(list(values), ())
     (plan,) = plans_of(rewritten)
-    described = plan._chain(plan._tiled, tuple(values))._replace(made={0}, written=[5])
+    described = plan._chain(list(plan.bound), tuple(values))._replace(made={0}, written=[5])
     errors = dict.fromkeys(("divide", "over", "under", "invalid"), "raise")
     done = native.NativePlan(described).run([None, row, None, None], errors, {0: drawn.source()})
     assert done is not None
@@ -604,12 +606,11 @@ def test_threads_share_a_plan() -> None:
 
 def test_without_the_extension(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "AVAILABLE", False)
-    monkeypatch.setattr(planning, "TILE_BYTES", 512)
     chain = program(2, (operator.mul, (0, 1)), (np.exp, (2,)))
     rewritten = with_expressions(chain)
     values = [np.arange(700.0) / 100, 0.5]
     same(rewritten.run(list(values), ()), chain.run(list(values), ()))
-    assert [plan.native for plan in plans_of(rewritten)] == [None]
+    assert not is_native(rewritten)
 
 
 def test_the_module_without_the_extension() -> None:

@@ -10,8 +10,6 @@ from tests.fuzz.operations import Variable
 _SETTINGS = [
     "'optimization.fuse.active': True",
     "'optimization.fuse.active': False",
-    "'dask-mars.expressions.evaluator': 'plain'",
-    "'dask-mars.expressions.evaluator': 'tiled'",
     "'dask-mars.expressions.reductions': False",
     "'dask-mars.writable-inputs': True",
 ]

@@ -22,7 +22,6 @@ _SETTINGS: dict[str, list[Any]] = {
     "array.slicing.split-large-chunks": [True, False],
     "array.chunk-size": ["1 kiB", "64 kiB"],
     "array.rechunk.method": ["tasks"],
-    "dask-mars.expressions.evaluator": ["plain", "tiled", "numexpr"],
     "dask-mars.expressions.reductions": [False],
     "dask-mars.writable-inputs": [True],
     "dask-mars.retries": [1],

@@ -225,10 +225,9 @@ def test_what_is_asked_for_is_kept():
 
 
 @streams
-@pytest.mark.parametrize("setting", [{"evaluator": "plain"}, {"reductions": False}], ids=lambda s: next(iter(s)))
-def test_switches(setting):
+def test_switch():
     x = standardised(random())
-    with dask.config.set({f"dask-mars.expressions.{name}": value for name, value in setting.items()}):
+    with dask.config.set({"dask-mars.expressions.reductions": False}):
         assert sources_of(prepared(x)) == 4
     assert sources_of(prepared(x)) == 0
 

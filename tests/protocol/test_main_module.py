@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dask_mars.protocol import main_module
+from dask_mars.protocol import by_value, main_module
 from dask_mars.protocol.main_module import MainOrigin, show, take_over
 from dask_mars.protocol.pickling import dumps, loads
 
@@ -39,8 +39,8 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def forget() -> None:
     """Have nothing be this process's own."""
-    main_module._own.clear()
-    main_module._tokens.clear()
+    by_value._known.clear()
+    by_value._identities.clear()
 
 
 @pytest.fixture

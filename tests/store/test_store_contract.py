@@ -17,7 +17,7 @@ from dask_mars.store.codec import CODECS, Codec
 from dask_mars.store.in_place_sealing import make_heap
 from dask_mars.store.spill_files import SpillFiles
 from dask_mars.store.store import Store
-from dask_mars.testing import StoreTests
+from tests.store.store_contract import StoreTests
 
 
 def two_stores(

@@ -147,10 +147,7 @@ def _is_slice(operand: Operand) -> bool:
 
 def _intermediates(operand: Operand) -> int:
     """Return the most intermediate arrays that exist at the same time."""
-    evaluator = str(config.get("expressions.evaluator"))
-    rewritten = operand
-    if evaluator != "plain":
-        rewritten = with_expressions(operand, evaluator, bool(config.get("expressions.reductions")))
+    rewritten = with_expressions(operand, bool(config.get("expressions.reductions")))
     functions = [rewritten.functions[step.function] for step in rewritten.steps[:-1]]
     names = [getattr(function, "__name__", type(function).__name__) for function in functions]
     return min(sum([name not in _LIGHT for name in names]), _MOST_INTERMEDIATES)

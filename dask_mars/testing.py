@@ -1,4 +1,7 @@
-"""The contract of a scheduling policy, as a test class."""
+"""The contract of a scheduling policy as a test class, for authors of policies.
+
+Derive a class from `PolicyTests`, add the fixture that it needs, and run it with pytest.
+"""
 
 from __future__ import annotations
 
