@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dask_mars.cluster.runtime import ClusterRuntime
     from dask_mars.engine.loop import Engine
     from dask_mars.engine.memory_account import MemoryAccount
-    from dask_mars.engine.profile import Profile
+    from dask_mars.observe.profile import Profile
     from dask_mars.runtime_state import RuntimeState
     from dask_mars.web.server import Server
 
@@ -346,10 +346,12 @@ class Runtime:
             Empty if the runtime is not running.
         """
         # Most programs never call this.
-        from dask_mars.engine.profile import Profile
+        from dask_mars.observe.profile import Profile, by_layer
 
         engine = self.running_engine()
-        return Profile() if engine is None else engine.profile()
+        measured = [] if engine is None else engine.measurements()
+        # Graphs of persisted data computed nothing.
+        return Profile({one.graph: layers for one in measured if (layers := by_layer(one))})
 
     def computations(self) -> list[dict[str, Any]]:
         """Return the current and the most recent computations, the newest first.
@@ -518,8 +520,8 @@ class Runtime:
 
 def _new_engine(settings: config.Settings) -> Engine:
     # Not every program that imports dask_mars computes.
-    from dask_mars.diagnostics.event_log import open_configured
     from dask_mars.engine.loop import Engine
+    from dask_mars.observe.event_log import open_configured
 
     if settings.event_log is not None:
         open_configured(settings.event_log)

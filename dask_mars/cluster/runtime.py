@@ -9,13 +9,13 @@ from distributed import Client
 from dask_mars import units
 from dask_mars.client.records import RUNNING, Records
 from dask_mars.client.showing import Explanation, runtime_as_html
-from dask_mars.client.summaries import profiles_of, summary
+from dask_mars.client.summaries import summary
 from dask_mars.cluster.admission import workers_of
 from dask_mars.cluster.marks import MARK
 from dask_mars.cluster.metrics import MEMORY_LIMIT, STORE_LIMIT, STORED
 from dask_mars.engine.memory_account import MemoryAccount
-from dask_mars.engine.profile import Profile
 from dask_mars.errors import refuse_unhashable
+from dask_mars.observe.profile import Profile, profile_of
 from dask_mars.runtime_state import RuntimeState
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class ClusterRuntime:
     def profile(self) -> Profile:
         """Return the number of computed chunks by layer, for each computation's id; agents report no times."""
         return Profile(
-            {record.id: profiles_of(record.layers()) for record in self.records if record.source is not None}
+            {record.id: profile_of(record.layers()) for record in self.records if record.source is not None}
         )
 
     def computations(self) -> list[dict[str, Any]]:

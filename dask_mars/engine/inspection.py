@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from dask_mars.engine.explain import RunningStep, explain, explain_chunk
+from dask_mars.engine.graph_run import ChunkMeasurements
 from dask_mars.engine.listeners import EngineView
 from dask_mars.engine.memory_account import MemoryAccount, ProcessMemory
-from dask_mars.engine.profile import ChunkMeasurements
 from dask_mars.engine.registry import Registry
 from dask_mars.extensions import missing_extensions
 from dask_mars.limits import arena_bytes, library_bytes

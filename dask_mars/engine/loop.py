@@ -31,14 +31,13 @@ from dask_mars.descriptors import hold_streams
 from dask_mars.engine import graph_run as client_messages
 from dask_mars.engine.cancellation import Cancellation
 from dask_mars.engine.executor import Executor
-from dask_mars.engine.graph_run import GraphRun, Saver
+from dask_mars.engine.graph_run import ChunkMeasurements, GraphRun, Saver
 from dask_mars.engine.idle import EndingWorkers, IdleClock
 from dask_mars.engine.inspection import Inspection
 from dask_mars.engine.listeners import EngineView, ListenerEvent, ProcessesMeasured, listeners
 from dask_mars.engine.memory_account import MemoryAccount, measure_processes
 from dask_mars.engine.memory_watch import LEAST_SHARE_BYTES, MemoryWatch
 from dask_mars.engine.processes import ProcessHandle, is_launching
-from dask_mars.engine.profile import Profile, by_layer
 from dask_mars.engine.receiver import ProtocolError, Receiver
 from dask_mars.engine.recorder import Recorder
 from dask_mars.engine.registry import Registry, ReservationRecord
@@ -567,13 +566,9 @@ class Engine:
         processes = measure_processes(self.pid, workers)
         return self._call(partial(self._inspection.memory, processes))
 
-    def profile(self) -> Profile:
-        """Return what has been computed, by graph and layer; see `Runtime.profile`."""
-        measured = self._call(self._inspection.measurements)
-        # Graphs of persisted data computed nothing.
-        return Profile(
-            {measurements.graph: layers for measurements in measured if (layers := by_layer(measurements))}
-        )
+    def measurements(self) -> list[ChunkMeasurements]:
+        """Return the measurements of the present computations and of the last finished one."""
+        return self._call(self._inspection.measurements)
 
     def in_hand_of(self, number: int, patience_s: float | None = None) -> list[int]:
         """Return the chunks of a graph in hand; raise `TimeoutError` if the engine does not answer in time."""
