@@ -442,11 +442,10 @@ class Runtime:
         port : int, optional
             Default: any free port.
         address : str, optional
-            Address of the interface. Other addresses than this machine's own need ``certfile`` or
-            ``behind_proxy``.
+            Address of the interface. Other addresses than this machine's own need ``behind_proxy``.
         **options
-            ``socket_path``, ``token``, ``view_token``, ``hosts``, ``certfile``, ``keyfile``, ``behind_proxy`` and
-            ``connection_file``, as for `dask_mars.web.server.serve`.
+            ``socket_path``, ``token``, ``view_token``, ``behind_proxy`` and ``connection_file``, as for
+            `dask_mars.web.server.serve`.
 
         Returns
         -------
@@ -458,7 +457,7 @@ class Runtime:
         EngineStopped
             The runtime is closed.
         ValueError
-            The address is not this machine's own and the connection not encrypted, or a token is too short.
+            The address is not this machine's own and there is no proxy, or a token is too short.
         """
         # `web` imports runtimes, not the other way round, and most programs never need it.
         serve_runtime = pkgutil.resolve_name("dask_mars.web.server:serve_runtime")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import shutil
-import stat
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ import dask_mars
 from dask_mars import units
 from dask_mars.graph.chunks import DATA, ChunkGraph, Operand, Step
 from dask_mars.graph.composition import composed_of
+from dask_mars.observe.drawing import figure
 from dask_mars.observe.drawing.layout import place
 from dask_mars.observe.drawing.picture import (
     FUSED,
@@ -41,7 +40,6 @@ from dask_mars.scheduler.events import CLIENT, ChunksFinished, GraphSubmitted, R
 from dask_mars.scheduler.machine import Machine
 from dask_mars.scheduler.simulate import NO_WORKER, simulate
 
-needs_graphviz = pytest.mark.skipif(not importlib.util.find_spec("graphviz"), reason="graphviz is not installed")
 needs_matplotlib = pytest.mark.skipif(
     not importlib.util.find_spec("matplotlib"), reason="matplotlib is not installed"
 )
@@ -166,7 +164,7 @@ def test_policy_is_the_configured_one(monkeypatch, tmp_path):
 
     def order(policy: str) -> list[str]:
         with dask.config.set({"dask-mars.policy": policy}):
-            dask_mars.visualize(short, long, filename=str(tmp_path / "x.svg"), composed=False, engine="matplotlib")
+            dask_mars.visualize(short, long, filename=str(tmp_path / "x.svg"), composed=False)
         return [heading.split()[1] for heading in sorted(texts(drawn[-1]))]
 
     assert order("memory") == ["s0", "s1", "d0", "d1", "d2", "d3"]
@@ -389,31 +387,17 @@ def test_what_is_drawn_is_what_runs(name, get, prepared):
 # -- files ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def dot(tmp_path, monkeypatch) -> Path:
-    """A program `dot` that keeps what it is given in the file returned, and answers with an empty picture."""
-    pytest.importorskip("graphviz")
-    source = tmp_path / "source.gv"
-    program = tmp_path / "bin" / "dot"
-    program.parent.mkdir()
-    program.write_text(
-        f"#!/bin/sh\ncat > {source}\necho \"<svg xmlns='http://www.w3.org/2000/svg'/><!-- $@ -->\"\n"
-    )
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
-    return source
+def drawn(*arguments: Any, **options: Any) -> str:
+    """Return the picture as SVG, in which texts can be searched."""
+    dask_mars.visualize(*arguments, filename="drawn.svg", **options)
+    return Path("drawn.svg").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def fonts() -> None:
     """Matplotlib keeps the files of its fonts open."""
     if importlib.util.find_spec("matplotlib"):
-        dask_mars.visualize(dask.delayed(abs)(-1), filename=None, engine="matplotlib")
-
-
-@pytest.fixture
-def no_dot(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
+        dask_mars.visualize(dask.delayed(abs)(-1), filename=None)
 
 
 @pytest.fixture(autouse=True)
@@ -423,7 +407,7 @@ def in_own_directory(tmp_path, monkeypatch) -> None:
 
 @needs_matplotlib
 def test_matplotlib_draws_texts_in_colours(tmp_path):
-    dask_mars.visualize(sum_of_sum(), filename="sum.svg", engine="matplotlib", num_workers=2)
+    dask_mars.visualize(sum_of_sum(), filename="sum.svg", num_workers=2)
     text = (tmp_path / "sum.svg").read_text(encoding="utf-8")
     for part in (
         "before composing: 17 chunks",
@@ -441,7 +425,7 @@ def test_matplotlib_draws_texts_in_colours(tmp_path):
 @needs_matplotlib
 def test_the_same_graph_gives_the_same_file(tmp_path):
     for name in ("first.svg", "second.svg"):
-        dask_mars.visualize(sum_of_sum(), filename=name, engine="matplotlib", num_workers=2)
+        dask_mars.visualize(sum_of_sum(), filename=name, num_workers=2)
     assert (tmp_path / "first.svg").read_bytes() == (tmp_path / "second.svg").read_bytes()
 
 
@@ -457,60 +441,24 @@ def test_the_same_graph_gives_the_same_file(tmp_path):
     ],
 )
 def test_file_is_named_as_dask_does(tmp_path, options, name, start):
-    dask_mars.visualize(dask.delayed(abs)(-1), engine="matplotlib", **options)
+    dask_mars.visualize(dask.delayed(abs)(-1), **options)
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [name]
     assert (tmp_path / name).read_bytes().startswith(start)
 
 
-@needs_matplotlib
-@pytest.mark.parametrize("rankdir", ["BT", "TB", "LR", "RL"])
-def test_matplotlib_draws_in_every_direction(tmp_path, rankdir):
-    dask_mars.visualize(sum_of_sum(), filename="sum.svg", engine="matplotlib", rankdir=rankdir, dpi=50)
-    assert "sum-aggregate" in (tmp_path / "sum.svg").read_text(encoding="utf-8")
+def test_the_direction_is_as_asked():
+    found = {rankdir: figure._oriented([(0, 0), (0, 1)], rankdir) for rankdir in ("BT", "TB", "LR", "RL")}
+    assert found == {
+        "BT": [(0, 0), (0, 1)],
+        "TB": [(0, 1), (0, 0)],
+        "LR": [(0, 0), (1, 0)],
+        "RL": [(1, 0), (0, 0)],
+    }
 
 
 @needs_matplotlib
-def test_matplotlib_draws_names_as_they_are(tmp_path):
-    dask_mars.visualize(
-        dask.delayed(abs)(-1, dask_key_name="$a^b$ <x>"), filename="odd.svg", engine="matplotlib", num_workers=1
-    )
-    assert "$a^b$ &lt;x&gt;" in (tmp_path / "odd.svg").read_text(encoding="utf-8")
-
-
-def test_graphviz_is_given_the_graph(dot):
-    dask_mars.visualize(
-        sum_of_sum(), filename="sum.png", num_workers=2, rankdir="LR", nodesep=0.5, node_attr={"fontsize": "10"}
-    )
-    source = dot.read_text(encoding="utf-8")
-    assert source.count("subgraph") == 2
-    assert source.count("->") == len(pictures(sum_of_sum())[0].edges) + len(pictures(sum_of_sum())[1].edges)
-    assert source.count("shape=ellipse") == 17 + 9
-    assert source.count("peripheries=2") == 4
-    assert source.count("penwidth=3.0") == 2
-    assert 'label="#2 · FUSE of 2\nadd · sum\n(0, 0)"' in source
-    assert '"before composing: 17 chunks"' in source
-    assert "rankdir=LR" in source
-    assert "nodesep=0.5" in source
-    assert "fontsize=10" in source
-    assert all(f'bgcolor="{worker_colours(2)[worker]}"' in source for worker in (0, 1))
-
-
-def test_graphviz_is_given_names_as_they_are(dot):
-    names = ["c<b>", "a\\nb", '"quoted"']
-    dask_mars.visualize([dask.delayed(abs)(-1, dask_key_name=name) for name in names], num_workers=1)
-    source = dot.read_text(encoding="utf-8")
-    assert 'c<b>"' in source
-    assert r"a\\nb" in source
-    assert r"\"quoted\"" in source
-
-
-@pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
-@needs_graphviz
-def test_graphviz_itself_draws(tmp_path):
-    dask_mars.visualize(sum_of_sum(), filename="sum.svg", engine="graphviz", num_workers=2)
-    text = (tmp_path / "sum.svg").read_text(encoding="utf-8")
-    assert text.count('class="node"') == 17 + 13
-    assert "add · sum" in text
+def test_names_are_drawn_as_they_are():
+    assert "$a^b$ &lt;x&gt;" in drawn(dask.delayed(abs)(-1, dask_key_name="$a^b$ <x>"), num_workers=1)
 
 
 @pytest.mark.parametrize(
@@ -521,106 +469,49 @@ def test_graphviz_itself_draws(tmp_path):
         (False, ["before composing: 17 chunks"]),
     ],
 )
-def test_graphs_are_drawn_as_asked(dot, composed, titles):
-    dask_mars.visualize(sum_of_sum(), composed=composed)
-    source = dot.read_text(encoding="utf-8")
+def test_graphs_are_drawn_as_asked(composed, titles):
+    source = drawn(sum_of_sum(), composed=composed)
     assert [
         title for title in ("before composing: 17 chunks", "after composing: 13 chunks") if title in source
     ] == titles
 
 
-def test_a_graph_without_chains_is_drawn_once(dot):
-    dask_mars.visualize(dask.delayed(abs)(-1))
-    assert '"1 chunk, nothing to compose"' in dot.read_text(encoding="utf-8")
-    dask_mars.visualize(sum_of_sum(), optimize_graph=False)
-    assert '"17 chunks, nothing to compose"' in dot.read_text(encoding="utf-8")
+def test_a_graph_without_chains_is_drawn_once():
+    assert "1 chunk, nothing to compose" in drawn(dask.delayed(abs)(-1))
+    assert "17 chunks, nothing to compose" in drawn(sum_of_sum(), optimize_graph=False)
 
 
 @pytest.mark.filterwarnings("ignore:Computing mixed collections")
-def test_collections_of_all_kinds_are_drawn_together(dot):
-    dask_mars.visualize(
-        [sum_of_sum(), {"bag": collections()["bag"]}], collections()["dataframe"], 3, composed=True
-    )
-    source = dot.read_text(encoding="utf-8")
+def test_collections_of_all_kinds_are_drawn_together():
+    source = drawn([sum_of_sum(), {"bag": collections()["bag"]}], collections()["dataframe"], 3, composed=True)
     assert "sum-aggregate" in source
-    assert "peripheries" not in source
-    assert "dashed" in source
-
-
-@needs_ipython
-@pytest.mark.parametrize("filename", ["mine.png", "mine.svg", "mine.jpeg", "mine.pdf", "mine.dot", None])
-def test_notebooks_are_given_what_dask_gives_them(dot, filename):
-    ours = dask_mars.visualize(sum_of_sum(), filename=filename)
-    assert type(ours) is type(dask.visualize(sum_of_sum(), filename=filename, engine="graphviz"))
+    assert "FUSE" not in source
+    assert "dasharray" in source
 
 
 @needs_ipython
 @needs_matplotlib
-def test_notebooks_are_given_matplotlibs_picture_too():
-    from IPython.display import SVG, Image
-
-    assert isinstance(dask_mars.visualize(dask.delayed(abs)(-1), filename=None, engine="matplotlib"), Image)
-    assert isinstance(dask_mars.visualize(dask.delayed(abs)(-1), filename="a.svg", engine="matplotlib"), SVG)
-
-
-# -- engines --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("filename", "kind"), [("a.png", "Image"), ("a.jpeg", "Image"), ("a.svg", "SVG"), (None, "Image")]
+)
+def test_notebooks_are_given_what_dask_gives_them(filename, kind):
+    assert type(dask_mars.visualize(dask.delayed(abs)(-1), filename=filename)).__name__ == kind
 
 
-@needs_matplotlib
-def test_without_dot_matplotlib_draws(no_dot, tmp_path):
-    dask_mars.visualize(dask.delayed(abs)(-1), filename="a.svg")
-    assert "Matplotlib" in (tmp_path / "a.svg").read_text(encoding="utf-8")
-
-
-@needs_matplotlib
-@pytest.mark.parametrize("engine", ["matplotlib", "graphviz", "cytoscape"])
-def test_engine_is_that_of_dasks_setting(dot, tmp_path, engine):
-    with dask.config.set({"visualization.engine": engine}):
-        dask_mars.visualize(dask.delayed(abs)(-1), filename="a.svg")
-        dask_mars.visualize(dask.delayed(abs)(-1), filename="b.svg", engine="matplotlib")
-    assert ("Matplotlib" in (tmp_path / "a.svg").read_text(encoding="utf-8")) == (engine == "matplotlib")
-    assert "Matplotlib" in (tmp_path / "b.svg").read_text(encoding="utf-8")
-
-
-@needs_graphviz
-def test_missing_program_is_named(no_dot):
-    with pytest.raises(RuntimeError, match="needs the `dot` program"):
-        dask_mars.visualize(dask.delayed(abs)(-1), engine="graphviz")
-    with (
-        dask.config.set({"visualization.engine": "graphviz"}),
-        pytest.raises(RuntimeError, match="needs the `dot` program"),
-    ):
+def test_missing_library_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(RuntimeError, match="pip install 'dask-mars"):
         dask_mars.visualize(dask.delayed(abs)(-1))
-
-
-@pytest.mark.parametrize("engine", ["graphviz", "matplotlib"])
-def test_missing_library_is_named(monkeypatch, engine):
-    monkeypatch.setitem(sys.modules, engine, None)
-    with pytest.raises(RuntimeError, match=f"pip install {engine}"):
-        dask_mars.visualize(dask.delayed(abs)(-1), engine=engine)
-
-
-def test_missing_libraries_are_named(monkeypatch):
-    for name in ("graphviz", "matplotlib"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(RuntimeError, match=r"please install graphviz .* or matplotlib"):
-        dask_mars.visualize(dask.delayed(abs)(-1))
-
-
-@pytest.mark.parametrize("options", [{"engine": "cytoscape"}, {"engine": "paint"}])
-def test_unknown_engine_is_refused(options):
-    with pytest.raises(ValueError, match="not recognized: it must be one of graphviz, matplotlib"):
-        dask_mars.visualize(dask.delayed(abs)(-1), **options)
 
 
 # -- bad input ------------------------------------------------------------------------------------------------
 
 
-def test_too_many_chunks_are_refused_with_their_number(dot):
+def test_too_many_chunks_are_refused_with_their_number(tmp_path):
     x = sum_of_sum()
     with pytest.raises(ValueError, match=r"^30 chunks .* the limit is 29\..* composed=True .* limit=30 "):
         dask_mars.visualize(x, limit=29)
-    assert not dot.exists()
+    assert not [path for path in tmp_path.iterdir() if path.is_file()]
     dask_mars.visualize(x, limit=30)
     dask_mars.visualize(x, limit=13, composed=True)
     dask_mars.visualize(x, limit=None)
@@ -638,31 +529,31 @@ def test_too_many_chunks_are_refused_with_their_number(dot):
         ((dask.delayed(abs)(-1),), {"num_workers": 0}, "number of workers"),
     ],
 )
-def test_arguments_without_sense_are_refused(dot, arguments, options, message):
+def test_arguments_without_sense_are_refused(tmp_path, arguments, options, message):
     with pytest.raises(ValueError, match=message):
         dask_mars.visualize(*arguments, **options)
-    assert not dot.exists()
+    assert not [path for path in tmp_path.iterdir() if path.is_file()]
 
 
 @needs_matplotlib
-def test_what_matplotlib_does_not_know_is_refused():
+def test_what_the_drawing_does_not_know_is_refused():
     with pytest.raises(ValueError, match="rankdir must be"):
-        dask_mars.visualize(dask.delayed(abs)(-1), engine="matplotlib", rankdir="up")
+        dask_mars.visualize(dask.delayed(abs)(-1), rankdir="up")
     with pytest.raises(TypeError, match="nodesep"):
-        dask_mars.visualize(dask.delayed(abs)(-1), engine="matplotlib", nodesep="1")
+        dask_mars.visualize(dask.delayed(abs)(-1), nodesep="1")
     with pytest.raises(ValueError, match="dot"):
-        dask_mars.visualize(dask.delayed(abs)(-1), engine="matplotlib", format="dot")
+        dask_mars.visualize(dask.delayed(abs)(-1), format="dot")
 
 
 def test_only_those_who_draw_load_the_code_for_it(scripts):
     script = """
 import sys, dask_mars
 assert "visualize" in dir(dask_mars)
-drawing = "dask_mars.observe.drawing", "graphviz", "matplotlib"
+drawing = "dask_mars.observe.drawing", "matplotlib"
 assert not [name for name in sys.modules if name.startswith(drawing)]
 assert callable(dask_mars.visualize) and callable(dask_mars.visualize)
 assert "dask_mars.observe.drawing" in sys.modules
-assert not [name for name in sys.modules if name in ("graphviz", "matplotlib")]
+assert not [name for name in sys.modules if name == "matplotlib"]
 """
     result = scripts.run("-c", script)
     assert result.returncode == 0, result.stderr
@@ -676,37 +567,20 @@ def layered() -> Any:
     return (x - x.mean(axis=0)).std()
 
 
-def test_many_chunks_are_drawn_by_layers(dot):
-    dask_mars.visualize(layered())
-    source = dot.read_text(encoding="utf-8")
+def test_many_chunks_are_drawn_by_layers():
+    source = drawn(layered())
     assert "36 chunks" in source
     assert "sub · var" in source
-    assert "rankdir=LR" in source
-    assert source.index("after composing") < source.index("before composing")
     assert "(5, 5)" not in source
     assert "worker 0" not in source
 
 
-def test_chunks_are_drawn_on_request(dot):
-    dask_mars.visualize(layered(), detail="chunks")
-    assert "(5, 5)" in dot.read_text(encoding="utf-8")
-    dask_mars.visualize(sum_of_sum(), detail="layers")
-    assert "4 chunks" in dot.read_text(encoding="utf-8")
-    dask_mars.visualize(sum_of_sum())
-    assert "(1, 1)" in dot.read_text(encoding="utf-8")
+def test_chunks_are_drawn_on_request():
+    assert "(5, 5)" in drawn(layered(), detail="chunks")
+    assert "4 chunks" in drawn(sum_of_sum(), detail="layers")
+    assert "(1, 1)" in drawn(sum_of_sum())
     with pytest.raises(ValueError, match="detail must be 'auto', 'layers' or 'chunks', not 'rows'"):
         dask_mars.visualize(sum_of_sum(), detail="rows")
-
-
-@pytest.mark.parametrize(("rankdir", "ends"), [("BT", "1."), ("TB", "0.")])
-def test_one_graph_is_put_below_the_other(dot, rankdir, ends):
-    dask_mars.visualize(sum_of_sum(), rankdir=rankdir)
-    edges = [
-        line.split("[")[0].split("->") for line in dot.read_text(encoding="utf-8").splitlines() if "->" in line
-    ]
-    into = [source.strip(' "\t') for source, target in edges if "between" in target]
-    assert into
-    assert all(position.startswith(ends) for position in into)
 
 
 def test_a_layer_says_how_many_chunks_and_how_large():
@@ -721,12 +595,10 @@ def test_a_layer_says_how_many_chunks_and_how_large():
 
 def test_notebooks_scale_what_is_too_wide(tmp_path):
     display = pytest.importorskip("IPython.display")
-    image = dask_mars.visualize(layered(), filename=str(tmp_path / "wide.png"), engine="matplotlib")
+    image = dask_mars.visualize(layered(), filename=str(tmp_path / "wide.png"))
     assert isinstance(image, display.Image)
     assert image.width == 900
-    image = dask_mars.visualize(
-        da.ones(2, chunks=1) + 1, filename=str(tmp_path / "narrow.png"), engine="matplotlib"
-    )
+    image = dask_mars.visualize(da.ones(2, chunks=1) + 1, filename=str(tmp_path / "narrow.png"))
     assert image.width is None
-    svg = dask_mars.visualize(layered(), filename=str(tmp_path / "wide.svg"), engine="matplotlib")
+    svg = dask_mars.visualize(layered(), filename=str(tmp_path / "wide.svg"))
     assert 'style="max-width: 100%; height: auto"' in svg.data

@@ -12,7 +12,7 @@ from dask_mars import config, units
 from dask_mars.dask_api.core import collections_to_expr, unpack_collections
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.labels import label_of
-from dask_mars.observe.drawing.engines import choose_engine
+from dask_mars.observe.drawing.figure import draw
 from dask_mars.observe.drawing.fitting import fitted
 from dask_mars.observe.drawing.picture import make_layers_picture, make_picture
 from dask_mars.optimize.expression import flatten
@@ -20,7 +20,7 @@ from dask_mars.optimize.parts import RESIDENT_SHARE
 from dask_mars.optimize.prepare import prepare
 from dask_mars.scheduler.policies.plugins import load_policy
 
-#: Default limit of chunks: both engines take some ten seconds for these, and far longer for more.
+#: Default limit of chunks: drawing these takes some ten seconds, and far longer for more.
 LIMIT = 5000
 #: Most chunks in a graph that is drawn by chunks; more are unreadable.
 _MOST_CHUNKS = 50
@@ -35,7 +35,6 @@ def visualize(
     composed: bool | Literal["both"] = "both",
     detail: Literal["auto", "layers", "chunks"] = "auto",
     num_workers: int | None = None,
-    engine: Literal["graphviz", "matplotlib"] | None = None,
     limit: int | None = LIMIT,
     **attributes: Any,
 ) -> Any:
@@ -55,8 +54,8 @@ def visualize(
         Dask collections, also within Python's own. Other objects are ignored.
     filename : str or None, optional
         File to write. Without a suffix it gets that of `format`; None writes no file.
-    format : {"png", "pdf", "dot", "svg", "jpeg"}, optional
-        Default: from the suffix of `filename`, else ``"png"``. Only Graphviz writes ``"dot"``.
+    format : {"png", "pdf", "svg", "jpeg"}, optional
+        Default: from the suffix of `filename`, else ``"png"``.
     traverse : bool, optional
         Search lists, dicts and so on for collections.
     optimize_graph : bool, optional
@@ -68,14 +67,10 @@ def visualize(
         more than 50 chunks.
     num_workers : int, optional
         Number of workers. Default: as many as `dask_mars.get` would have.
-    engine : {"graphviz", "matplotlib"}, optional
-        The drawing library. Default: Dask's setting ``visualization.engine`` if it is one of them, else Graphviz
-        if it and its `dot` program are installed, else Matplotlib.
     limit : int or None, optional
         Most chunks to draw, in both graphs together, when drawing by chunks.
     **attributes
-        For the engine. Graphviz takes attributes of the graph, and of nodes and edges as ``node_attr`` and
-        ``edge_attr``, as in `dask.visualize`; Matplotlib takes ``rankdir`` and ``dpi``.
+        ``rankdir``, the direction: ``"BT"``, ``"TB"``, ``"LR"`` or ``"RL"``; and ``dpi``.
 
     Returns
     -------
@@ -87,7 +82,7 @@ def visualize(
     ValueError
         There are no collections, or more chunks than `limit`; or an argument is invalid.
     RuntimeError
-        A requirement of the engine is not installed.
+        Matplotlib is not installed.
 
     Examples
     --------
@@ -102,7 +97,6 @@ def visualize(
         raise ValueError(f"composed must be True, False or 'both', not {composed!r}")
     settings = config.settings(num_workers)
     load_policy(settings.policy)
-    draw = choose_engine(engine)
     before, after = _graphs(collections, traverse, optimize_graph, settings)
     wanted = _titled(before, after, composed)
     if detail == "layers" or (detail == "auto" and max([len(graph) for _, graph in wanted]) > _MOST_CHUNKS):
