@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from dask_mars.checkpointing.listing import checkpoints
     from dask_mars.client.handles import Computation
     from dask_mars.cluster.local import LocalMarsCluster
-    from dask_mars.diagnostics.drawing.visualize import visualize
-    from dask_mars.diagnostics.planning.plan import plan
+    from dask_mars.observe.drawing.visualize import visualize
+    from dask_mars.observe.planning.plan import plan
     from dask_mars.web.client import connect
 
 __all__ = [
@@ -50,7 +50,7 @@ named_schedulers["mars"] = get
 def __getattr__(name: str) -> Any:
     # Most programs neither draw nor use other machines, and skip the imports for that.
     if name == "visualize":
-        from dask_mars.diagnostics.drawing.visualize import visualize
+        from dask_mars.observe.drawing.visualize import visualize
 
         return visualize
     if name == "checkpoint":
@@ -62,7 +62,7 @@ def __getattr__(name: str) -> Any:
 
         return checkpoints
     if name == "plan":
-        from dask_mars.diagnostics.planning.plan import plan
+        from dask_mars.observe.planning.plan import plan
 
         return plan
     if name == "Computation":

@@ -121,9 +121,6 @@ SETTINGS = (
         "cancels."),
     Setting("web.view-token", None, _TOKEN,
         "The token that opens them for looking only; null for a new one for each server."),
-    Setting("web.hosts", [], {"type": "array", "items": _TEXT},
-        "Names by which browsers may call our servers, besides their addresses. Requests under other names are "
-        "refused, as they can be those of a page that has had its own name lead here."),
     Setting("web.directory", None, _PATH,
         "Where a standing service keeps its records, graphs and results, and listens; null for dask-mars below "
         "XDG_STATE_HOME, or ~/.local/state."),

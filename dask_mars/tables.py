@@ -5,24 +5,39 @@ The HTML has inline styles, because saved notebooks lose style sheets. Text take
 
 from __future__ import annotations
 
-import html
 import io
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
-_CELL = "padding: 0.15em 0.6em; vertical-align: top; "
-_TEXT, _NUMBER = f"{_CELL}text-align: left", f"{_CELL}text-align: right; white-space: nowrap"
+from dask_mars.html import render
+
 #: Of bars and dots, which can be told from light and from dark ground.
 COLOURS = {"running": "#3b82f6", "finished": "#2e9e4f", "failed": "#dc3545", "cancelled": "#c98500"}
 
 
-class Html(str):
-    """HTML for a cell of a table in a notebook, such as a bar."""
+class Bar(NamedTuple):
+    """A bar in a cell for notebooks; each part has its share of the width, a colour and an opacity."""
 
-    __slots__ = ()
+    parts: Sequence[tuple[float, str, float]]
+    width: str
+    label: str
+
+
+class Dot(NamedTuple):
+    """A text in a cell for notebooks, behind a coloured dot."""
+
+    text: str
+    colour: str
+
+
+class Tip(NamedTuple):
+    """A text in a cell for notebooks, with a tooltip."""
+
+    text: str
+    tip: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +49,7 @@ class Table:
     columns : sequence of str
         What stands above the columns; may be empty for notebooks.
     rows : sequence of sequence of str
-        The cells; in tables for notebooks some may be `Html`.
+        The cells; in tables for notebooks some may be `Bar`, `Dot` or `Tip`.
     title : str
         Heading of the table.
     texts : int
@@ -44,33 +59,14 @@ class Table:
     """
 
     columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    rows: Sequence[Sequence[Any]]
     title: str = ""
     texts: int = 1
     notes: Sequence[str] = ()
 
     def as_html(self) -> str:
         """Return the table for notebooks."""
-
-        def cells(kind: str, values: Iterable[str]) -> str:
-            return "".join(
-                [
-                    f'<{kind} style="{_TEXT if place < self.texts else _NUMBER}">'
-                    f"{value if isinstance(value, Html) else html.escape(value)}</{kind}>"
-                    for place, value in enumerate(values)
-                ]
-            )
-
-        title = f"<div><b>{html.escape(self.title)}</b></div>" if self.title else ""
-        body = "".join([f"<tr>{cells('td', row)}</tr>" for row in self.rows])
-        head = f"<thead><tr>{cells('th', self.columns)}</tr></thead>" if self.columns else ""
-        table = (
-            f'<table style="margin: 0.4em 0; border-collapse: collapse">{head}<tbody>{body}</tbody></table>'
-            if self.rows
-            else ""
-        )
-        notes = "".join([f"<div>{html.escape(note)}</div>" for note in self.notes])
-        return f'<div style="max-width: 60em">{title}{table}{notes}</div>'
+        return render("table.html.j2", table=self)
 
     def as_rich(self) -> Any:
         """Return the table as a renderable of rich."""
@@ -123,25 +119,9 @@ class Tabular:
         return Group(*[table.as_rich() for table in self.tables()])
 
 
-def bar(parts: Iterable[tuple[float, str, float]], width: str, label: str) -> Html:
-    """Return a bar for notebooks; each part has its share of the width, a colour and an opacity."""
-    drawn = "".join(
-        [
-            f'<div style="width: {100 * min(share, 1.0):.2f}%; background: {colour}; opacity: {opacity}"></div>'
-            for share, colour, opacity in parts
-            if share
-        ]
-    )
-    return Html(
-        f'<div role="img" aria-label="{label}" style="display: flex; width: {width}; max-width: 100%; '
-        "height: 0.6em; margin: 0.25em 0; border-radius: 0.3em; overflow: hidden; "
-        f'background: rgba(128, 128, 128, 0.25)">{drawn}</div>'
-    )
-
-
-def named(label: str, name: str, most: int = 60) -> Html:
+def named(label: str, name: str, most: int = 60) -> Tip:
     """Return a label of at most `most` characters, with the full name as its tooltip."""
-    return Html(f'<span title="{html.escape(name)}">{html.escape(cut(label, most))}</span>')
+    return Tip(cut(label, most), name)
 
 
 def cut(text: str, most: int) -> str:
@@ -160,4 +140,4 @@ def rendered(renderable: Any) -> str:
     return "\n".join([line.rstrip() for line in text.splitlines()])
 
 
-__all__ = ["COLOURS", "Html", "Table", "Tabular", "bar", "cut", "named", "rendered"]
+__all__ = ["COLOURS", "Bar", "Dot", "Table", "Tabular", "Tip", "cut", "named", "rendered"]

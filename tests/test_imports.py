@@ -56,6 +56,19 @@ def test_nannies_and_dasks_scheduler_do_not_load_what_computes(scripts: Any, imp
     assert printed(scripts, f"import {imports}\nprint(loaded())") == ["[]"]
 
 
+WITHOUT_JINJA = """
+sys.modules["jinja2"] = None
+import dask_mars
+
+print(dask_mars.get({"x": 1, "y": (abs, "x")}, "y"), dask_mars.runtime().profile())
+dask_mars.close()
+"""
+
+
+def test_who_shows_no_html_needs_no_templates(scripts: Any) -> None:
+    assert printed(scripts, WITHOUT_JINJA)[0].startswith("1 computation ")
+
+
 NO_CLIENT = """
 import distributed
 import dask_mars

@@ -14,7 +14,7 @@ from dask_mars.store.persisted import as_data
 Callbacks = tuple[Callable[..., None] | None, ...]
 
 # Callbacks that listen to the engine itself.
-_LISTENING = {"dask_mars.diagnostics.progress"}
+_LISTENING = {"dask_mars.observe.progress"}
 
 # Callbacks that only count the tasks in each state.
 _COUNTING = _LISTENING | {"dask.diagnostics.progress", "tqdm.dask"}

@@ -19,12 +19,13 @@ from dask.utils import parse_timedelta
 
 from dask_mars.client import background
 from dask_mars.client.backend import GraphBackend
-from dask_mars.client.records import RUNNING, ChunkCounts, LayerCounts, Record, Records, ValueDescription
+from dask_mars.client.records import RUNNING, Record, Records, ValueDescription
 from dask_mars.client.request import Backend, InlineBackend, Options, Request, checkpoint_settings
 from dask_mars.client.showing import Explanation, as_html, as_text
-from dask_mars.client.summaries import profiles_of, summary
-from dask_mars.engine.profile import ComputationProfile
+from dask_mars.client.summaries import summary
 from dask_mars.errors import EngineStopped, refuse_unhashable
+from dask_mars.observe.counts import ChunkCounts, LayerCounts
+from dask_mars.observe.profile import ComputationProfile, profile_of
 
 #: Interval at which a waiting thread wakes for Ctrl-C, in seconds; some systems' waits cannot be interrupted.
 _AWAKE_S = 2.0
@@ -261,7 +262,7 @@ class Computation:
             A dict that shows itself as a table, with `to_dict` and `to_pandas`. It maps the name of each layer to
             its ``count``, ``total_s``, ``mean_s`` and ``stored_bytes``, as `Runtime.profile` does.
         """
-        return profiles_of(self._record.layers())
+        return profile_of(self._record.layers())
 
     def __copy__(self) -> Self:
         # A copy is a handle of the same computation.

@@ -15,9 +15,10 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import NamedTuple, Protocol, TypedDict
+from typing import NamedTuple, TypedDict
 
 from dask_mars.errors import Cancelled
+from dask_mars.observe.counts import ChunkCounts, LayerCounts, Source
 
 QUEUED, PREPARING, RUNNING = "queued", "preparing", "running"
 FINISHED, FAILED, CANCELLED = "finished", "failed", "cancelled"
@@ -30,95 +31,6 @@ OVER = frozenset({FINISHED, FAILED, CANCELLED})
 _LINE_CHARACTERS, _LOG_CHARACTERS = 4_000, 200_000
 #: Longest error message that a record keeps, in characters.
 _MESSAGE_CHARACTERS = 10_000
-
-
-class ChunkCounts(NamedTuple):
-    """Progress of a computation, in chunks.
-
-    Attributes
-    ----------
-    total : int
-        Chunks to compute; 0 before the graph is prepared.
-    waiting, running, finished, failed : int
-        Chunks that wait, are dispatched, are computed, and have failed.
-    """
-
-    total: int = 0
-    waiting: int = 0
-    running: int = 0
-    finished: int = 0
-    failed: int = 0
-
-    @property
-    def fraction(self) -> float:
-        """Fraction of the chunks that are computed."""
-        return self.finished / self.total if self.total else 0.0
-
-
-class LayerCounts(NamedTuple):
-    """Progress of one layer of a computation, and its cost.
-
-    Attributes
-    ----------
-    name, label : str
-        Dask's name of the layer, and a label for users: the name without its token.
-    total, finished, running, failed : int
-        Chunks.
-    seconds : float
-        Time that workers have spent on it.
-    bytes : int
-        Store size of its results when they were computed, without small values.
-    """
-
-    name: str
-    label: str
-    total: int = 0
-    finished: int = 0
-    running: int = 0
-    failed: int = 0
-    seconds: float = 0.0
-    bytes: int = 0
-
-
-class Blocks(NamedTuple):
-    """The blocks of a layer.
-
-    Attributes
-    ----------
-    numblocks : list of int
-        Number of blocks along each dimension.
-    states : str
-        A letter for each block, the last dimension first: ``w`` waits, ``r`` runs, ``f`` is finished, ``x`` has
-        failed, ``.`` is not computed.
-    truncated : bool
-        Whether the layer has more blocks.
-    """
-
-    numblocks: list[int]
-    states: str
-    truncated: bool
-
-
-class Source(Protocol):
-    """Progress of a running computation."""
-
-    def counts(self) -> ChunkCounts:
-        """Count its chunks."""
-
-    def layers(self, seconds: float | None = None) -> Sequence[LayerCounts]:
-        """Count the chunks of each layer, as far as they can be indexed within a time limit."""
-
-    def edges(self) -> list[tuple[int, int]]:
-        """Return which layers read which, by their indices in `layers`."""
-
-    def blocks(self, layer: str) -> Blocks:
-        """Return the blocks of a layer, `KeyError` for an unknown one."""
-
-    def explain(self, key: object = None, patience_s: float | None = None) -> str:
-        """Return what it waits for, or why a key is not computed; `TimeoutError` if the engine is busy."""
-
-    def final(self, is_finished: bool) -> Source:
-        """Return the record of an ended computation, without values and graph. It may count layers later."""
 
 
 class LogLine(NamedTuple):
@@ -519,13 +431,9 @@ __all__ = [
     "QUEUED",
     "RUNNING",
     "STATES",
-    "Blocks",
-    "ChunkCounts",
     "Failure",
-    "LayerCounts",
     "LogLine",
     "Record",
     "Records",
-    "Source",
     "ValueDescription",
 ]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dask_mars.client.handles import Computation
     from dask_mars.engine.engine import Engine
     from dask_mars.engine.memory_account import MemoryAccount
-    from dask_mars.engine.profile import Profile
+    from dask_mars.observe.profile import Profile
     from dask_mars.runtime_state import RuntimeState
     from dask_mars.web.server import Server
 
@@ -316,10 +316,12 @@ class Runtime(Observed):
             Empty if the runtime is not running.
         """
         # Most programs never call this.
-        from dask_mars.engine.profile import Profile
+        from dask_mars.observe.profile import Profile, by_layer
 
         engine = self.running_engine()
-        return Profile() if engine is None else engine.inspection.profile()
+        measured = [] if engine is None else engine.inspection.measurements()
+        # Graphs of persisted data computed nothing.
+        return Profile({one.graph: layers for one in measured if (layers := by_layer(one))})
 
     def explain(self, key: Any = None) -> str:
         """Explain what is computed and what waits for what, from any thread.
@@ -354,11 +356,10 @@ class Runtime(Observed):
         port : int, optional
             Default: any free port.
         address : str, optional
-            Address of the interface. Other addresses than this machine's own need ``certfile`` or
-            ``behind_proxy``.
+            Address of the interface. Other addresses than this machine's own need ``behind_proxy``.
         **options
-            ``socket_path``, ``token``, ``view_token``, ``hosts``, ``certfile``, ``keyfile``, ``behind_proxy`` and
-            ``connection_file``, as for `dask_mars.web.server.serve`.
+            ``socket_path``, ``token``, ``view_token``, ``behind_proxy`` and ``connection_file``, as for
+            `dask_mars.web.server.serve`.
 
         Returns
         -------
@@ -370,7 +371,7 @@ class Runtime(Observed):
         EngineStopped
             The runtime is closed.
         ValueError
-            The address is not this machine's own and the connection not encrypted, or a token is too short.
+            The address is not this machine's own and there is no proxy, or a token is too short.
         """
         # `web` imports runtimes, not the other way round, and most programs never need it.
         serve_runtime = pkgutil.resolve_name("dask_mars.web.server:serve_runtime")
@@ -431,8 +432,8 @@ class Runtime(Observed):
 
 def _new_engine(settings: config.Settings) -> Engine:
     # Not every program that imports dask_mars computes.
-    from dask_mars.diagnostics.event_log import open_configured
     from dask_mars.engine.engine import Engine
+    from dask_mars.observe.event_log import open_configured
 
     if settings.event_log is not None:
         open_configured(settings.event_log)

@@ -1,21 +1,20 @@
-"""Computations and runtimes as text and HTML, for terminals and notebooks.
-
-The HTML has inline styles, because saved notebooks lose style sheets. Text takes the page's colour, light or dark.
-"""
+"""Computations and runtimes as text and HTML, for terminals and notebooks."""
 
 from __future__ import annotations
 
-import html
 import re
 import textwrap
 import time
 from collections.abc import Iterable
+from typing import Any
 
 from dask_mars import units
-from dask_mars.client.records import FAILED, FINISHED, OVER, RUNNING, ChunkCounts, Record
+from dask_mars.client.records import FAILED, FINISHED, OVER, RUNNING, Record
 from dask_mars.client.summaries import remaining_s
 from dask_mars.engine.memory_account import MemoryAccount
-from dask_mars.tables import COLOURS, Html, Table, bar, cut, named
+from dask_mars.html import render
+from dask_mars.observe.counts import ChunkCounts, LayerCounts
+from dask_mars.tables import COLOURS, Bar, Dot, Table, cut, named
 
 #: Most rows of layers, and of computations, in a notebook.
 _MOST_ROWS, _MOST_COMPUTATIONS = 20, 10
@@ -24,7 +23,6 @@ _MESSAGE_CHARACTERS = 200
 _OTHER_COLOUR = "#8a8a8a"
 #: Matches ids behind keys, which only readers of logs need.
 _ID = re.compile(r" \[\d{16,}\]")
-_MUTED = "opacity: 0.7"
 
 
 class Explanation(str):
@@ -45,8 +43,7 @@ class Explanation(str):
         return str(self)
 
     def _repr_html_(self) -> str:
-        rows = [f"<li>{html.escape(line)}</li>" for line in self.lines]
-        return f'<ul style="margin: 0; padding-left: 1.4em">{"".join(rows)}</ul>'
+        return render("explanation.html.j2", lines=self.lines)
 
 
 # -- computations ---------------------------------------------------------------------------------------------
@@ -67,43 +64,37 @@ def as_text(record: Record) -> str:
 def as_html(record: Record) -> str:
     """Return a computation as a bar and a table of its layers."""
     counts, layers = record.counts(), record.layers()
-    parts = [
-        "<div>",
-        f"<div><b>{html.escape(_title(record))}</b> &nbsp;{_state(record.state)}{_times(record, counts)}</div>",
-        _bar(counts, record.state, "24em"),
-        f'<div style="{_MUTED}">{_counted(counts)}</div>',
-    ]
-    if record.state not in OVER:
-        now = time.strftime("%H:%M:%S")
-        parts.append(f'<div style="{_MUTED}">as it was at {now}; show it again to see how it goes on</div>')
-    if record.failure is not None:
-        text = f"{record.failure.type}: {_shortened(record.failure.message)}"
-        parts.append(f'<div style="color: {COLOURS[FAILED]}; margin: 0.3em 0">{html.escape(text)}</div>')
-    if layers:
-        largest = {layer.name for layer in sorted(layers, key=lambda layer: -layer.total)[:_MOST_ROWS]}
-        rows = []
-        for layer in layers:
-            if layer.name in largest:
-                waiting = max(layer.total - layer.finished - layer.running - layer.failed, 0)
-                of_layer = ChunkCounts(layer.total, waiting, layer.running, layer.finished, layer.failed)
-                state = FINISHED if layer.finished == layer.total else record.state
-                rows.append(
-                    (
-                        named(layer.label, layer.name),
-                        _bar(of_layer, state, "8em"),
-                        f"{layer.finished:,} of {layer.total:,}",
-                        f"{layer.running:,}" if layer.running else "",
-                        f"{layer.failed:,}" if layer.failed else "",
-                        # Agents of clusters do not report the time of all chunks.
-                        units.duration(layer.seconds) if layer.seconds else "",
-                        units.size(layer.bytes) if layer.bytes else "",
-                    )
-                )
-        parts.append(Table(("layer", "", "computed", "running", "failed", "time", "stored"), rows).as_html())
-        if len(layers) > _MOST_ROWS:
-            rest = units.plural(len(layers) - _MOST_ROWS, "smaller layer")
-            parts.append(f'<div style="{_MUTED}">and {rest}</div>')
-    return "".join(parts) + "</div>"
+    largest = {layer.name for layer in sorted(layers, key=lambda layer: -layer.total)[:_MOST_ROWS]}
+    rows = [_layer_row(layer, record.state) for layer in layers if layer.name in largest]
+    failure = record.failure
+    return render(
+        "computation.html.j2",
+        title=_title(record),
+        state=_state(record.state),
+        times=_times(record, counts),
+        bar=_bar(counts, record.state, "24em"),
+        counted=_counted(counts),
+        now="" if record.state in OVER else time.strftime("%H:%M:%S"),
+        failure="" if failure is None else f"{failure.type}: {_shortened(failure.message)}",
+        failed_colour=COLOURS[FAILED],
+        table=Table(("layer", "", "computed", "running", "failed", "time", "stored"), rows),
+        rest=units.plural(len(layers) - _MOST_ROWS, "smaller layer") if len(layers) > _MOST_ROWS else "",
+    )
+
+
+def _layer_row(layer: LayerCounts, state: str) -> tuple[Any, ...]:
+    waiting = max(layer.total - layer.finished - layer.running - layer.failed, 0)
+    counts = ChunkCounts(layer.total, waiting, layer.running, layer.finished, layer.failed)
+    return (
+        named(layer.label, layer.name),
+        _bar(counts, FINISHED if layer.finished == layer.total else state, "8em"),
+        f"{layer.finished:,} of {layer.total:,}",
+        f"{layer.running:,}" if layer.running else "",
+        f"{layer.failed:,}" if layer.failed else "",
+        # Agents of clusters do not report the time of all chunks.
+        units.duration(layer.seconds) if layer.seconds else "",
+        units.size(layer.bytes) if layer.bytes else "",
+    )
 
 
 def runtime_as_html(title: str, facts: Iterable[str], records: Iterable[Record]) -> str:
@@ -119,26 +110,26 @@ def runtime_as_html(title: str, facts: Iterable[str], records: Iterable[Record])
         The newest first.
     """
     known = list(records)
-    parts = [f"<div><div><b>{html.escape(title)}</b></div>"]
-    parts += [f"<div>{html.escape(fact)}</div>" for fact in facts]
-    rows = []
-    for record in known[:_MOST_COMPUTATIONS]:
-        counts = record.counts()
-        rows.append(
-            (
-                named(_title(record), record.id),
-                _state(record.state),
-                _bar(counts, record.state, "8em"),
-                f"{counts.finished:,} of {units.plural(counts.total, 'chunk')}" if counts.total else "",
-                units.duration(_elapsed_s(record)),
-            )
-        )
-    if rows:
-        parts.append(Table(("computation", "state", "", "computed", "time"), rows, texts=2).as_html())
-    if len(known) > _MOST_COMPUTATIONS:
-        rest = units.plural(len(known) - _MOST_COMPUTATIONS, "older computation")
-        parts.append(f'<div style="{_MUTED}">and {rest}</div>')
-    return "".join(parts) + "</div>"
+    more = len(known) - _MOST_COMPUTATIONS
+    rows = [_computation_row(record) for record in known[:_MOST_COMPUTATIONS]]
+    return render(
+        "runtime.html.j2",
+        title=title,
+        facts=list(facts),
+        table=Table(("computation", "state", "", "computed", "time"), rows, texts=2),
+        rest=units.plural(more, "older computation") if more > 0 else "",
+    )
+
+
+def _computation_row(record: Record) -> tuple[Any, ...]:
+    counts = record.counts()
+    return (
+        named(_title(record), record.id),
+        _state(record.state),
+        _bar(counts, record.state, "8em"),
+        f"{counts.finished:,} of {units.plural(counts.total, 'chunk')}" if counts.total else "",
+        units.duration(_elapsed_s(record)),
+    )
 
 
 def memory_in_words(memory: MemoryAccount, stores: str) -> str:
@@ -154,9 +145,8 @@ def _title(record: Record) -> str:
     return record.name or f"computation {record.id[:8]}"
 
 
-def _state(state: str) -> Html:
-    colour = COLOURS.get(state, _OTHER_COLOUR)
-    return Html(f'<span style="white-space: nowrap"><span style="color: {colour}">&#9679;</span> {state}</span>')
+def _state(state: str) -> Dot:
+    return Dot(state, COLOURS.get(state, _OTHER_COLOUR))
 
 
 def _elapsed_s(record: Record) -> float:
@@ -172,7 +162,7 @@ def _times(record: Record, counts: ChunkCounts) -> str:
         left_s = remaining_s(record, counts, record.layers(), time.time())
         if left_s is not None:
             text += f", about {units.remaining(left_s)} left"
-    return f' <span style="{_MUTED}">{text}</span>' if text else ""
+    return text
 
 
 def _counted(counts: ChunkCounts) -> str:
@@ -184,7 +174,7 @@ def _counted(counts: ChunkCounts) -> str:
     return ", ".join([text, *[f"{number:,} {word}" for number, word in others if number]])
 
 
-def _bar(counts: ChunkCounts, state: str, width: str) -> Html:
+def _bar(counts: ChunkCounts, state: str, width: str) -> Bar:
     """Return a bar of computed, failed and running chunks."""
     total = max(counts.total, 1)
     parts = (
@@ -193,7 +183,7 @@ def _bar(counts: ChunkCounts, state: str, width: str) -> Html:
         (counts.failed / total, COLOURS[FAILED], 1.0),
         (counts.running / total, COLOURS[RUNNING], 0.45),
     )
-    return bar(parts, width, f"{units.percent(counts.finished, counts.total)} computed")
+    return Bar(parts, width, f"{units.percent(counts.finished, counts.total)} computed")
 
 
 def _shortened(message: str) -> str:

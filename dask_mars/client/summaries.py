@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dask_mars.client.records import OVER, ChunkCounts, LayerCounts, Record
-from dask_mars.diagnostics import remaining
-from dask_mars.engine.profile import ComputationProfile, LayerProfile
+from dask_mars.client.records import OVER, Record
+from dask_mars.observe import counts as counting
+from dask_mars.observe.counts import ChunkCounts, LayerCounts
 
 
 def summary(record: Record) -> dict[str, Any]:
@@ -26,17 +26,6 @@ def summary(record: Record) -> dict[str, Any]:
     }
 
 
-def profiles_of(layers: Sequence[LayerCounts]) -> ComputationProfile:
-    """Return the cost of each layer that has begun."""
-    return ComputationProfile(
-        {
-            layer.name: LayerProfile(layer.finished, layer.seconds, layer.bytes)
-            for layer in layers
-            if layer.finished
-        }
-    )
-
-
 def remaining_s(record: Record, counts: ChunkCounts, layers: Sequence[LayerCounts], now_s: float) -> float | None:
     """Return an estimate of the remaining time, None without one."""
     if record.state in OVER or record.started_s is None or not counts.finished:
@@ -45,9 +34,7 @@ def remaining_s(record: Record, counts: ChunkCounts, layers: Sequence[LayerCount
     elapsed_s = max(now_s - record.started_s, 0.0)
     if not any(layer.finished for layer in layers):
         return elapsed_s * (counts.total - counts.finished) / counts.finished
-    return remaining.remaining_s(
-        elapsed_s, [remaining.LayerTime(layer.total, layer.finished, layer.seconds) for layer in layers]
-    )
+    return counting.remaining_s(elapsed_s, layers)
 
 
-__all__ = ["profiles_of", "remaining_s", "summary"]
+__all__ = ["remaining_s", "summary"]

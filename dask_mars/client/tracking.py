@@ -14,12 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dask_mars.client.layer_graph import blocks_of, edges_of
-from dask_mars.client.layer_index import LayerIndex
-from dask_mars.client.records import Blocks, ChunkCounts, LayerCounts
 from dask_mars.engine.engine import Engine
 from dask_mars.engine.graph_run import GraphRun
 from dask_mars.errors import MarsError
+from dask_mars.observe.counts import Blocks, ChunkCounts, LayerCounts
+from dask_mars.observe.layers import LayerIndex, blocks_of, edges_of
 
 #: Longest wait for a busy engine, and lifetime of an answer, both in seconds.
 _PATIENCE_S, _GOOD_S = 0.03, 0.02

@@ -21,10 +21,11 @@ from typing import Any
 from distributed import Client, Future
 
 from dask_mars import config, units
-from dask_mars.client.records import Blocks, ChunkCounts, LayerCounts, Record, Source
+from dask_mars.client.records import Record
 from dask_mars.cluster.distributed_api import ClosedClientError, FutureCancelledError, FuturesCancelledError
 from dask_mars.cluster.planning import AgentInfo, agents_among, find_agents
 from dask_mars.errors import FuturesLost, SchedulerLost
+from dask_mars.observe.counts import Blocks, ChunkCounts, LayerCounts, Source
 
 logger = logging.getLogger(__name__)
 

@@ -10,13 +10,12 @@ from dask_mars import units
 from dask_mars.client.observed import Observed
 from dask_mars.client.records import RUNNING, Records
 from dask_mars.client.showing import Explanation, memory_in_words, runtime_as_html
-from dask_mars.client.summaries import profiles_of
 from dask_mars.cluster.admission import workers_of
 from dask_mars.cluster.marks import MARK
 from dask_mars.cluster.metrics import MEMORY_LIMIT, STORE_LIMIT, STORED
 from dask_mars.engine.memory_account import MemoryAccount
-from dask_mars.engine.profile import Profile
 from dask_mars.errors import refuse_unhashable
+from dask_mars.observe.profile import Profile, profile_of
 from dask_mars.runtime_state import RuntimeState
 
 #: States of subtasks in an agent's hands.
@@ -84,7 +83,7 @@ class ClusterRuntime(Observed):
     def profile(self) -> Profile:
         """Return the number of computed chunks by layer, for each computation's id; agents report no times."""
         return Profile(
-            {record.id: profiles_of(record.layers()) for record in self.records if record.source is not None}
+            {record.id: profile_of(record.layers()) for record in self.records if record.source is not None}
         )
 
     def explain(self, key: Any = None) -> str:

@@ -17,7 +17,6 @@ from distributed import SchedulerPlugin, Status
 from dask_mars.cluster.marks import MARK
 from dask_mars.cluster.metrics import MEMORY_LIMIT, STORE_LIMIT, STORED
 from dask_mars.cluster.partition.placement import HostState, choose_host
-from dask_mars.diagnostics.finish_callback import FINISHED_TOPIC
 from dask_mars.scheduler.assigner import GraphProgress, assign
 from dask_mars.scheduler.events import GraphPlan
 
@@ -92,8 +91,6 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         self._assigned: dict[str, tuple[frozenset[str], dict[Any, str]]] = {}
         #: Number of subtasks by computation.
         self._counts: defaultdict[str, int] = defaultdict(int)
-        #: Subtasks whose end was reported to finish callbacks.
-        self._told: set[Any] = set()
         for address in scheduler.workers:
             self.add_worker(scheduler, address)
 
@@ -155,11 +152,8 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         plan = self._plans.get(key)
         if plan is None:
             return
-        if finish == "memory" and plan.chunks:
-            self._tell(key)
         if finish == "forgotten":
             del self._plans[key]
-            self._told.discard(key)
             self._counts[plan.computation] -= 1
             if not self._counts[plan.computation]:
                 del self._counts[plan.computation]
@@ -174,13 +168,6 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
                 self._place(task, plan)
                 # Not within Dask's own transitions.
                 self._scheduler.loop.add_callback(self._resume)
-
-    def _tell(self, key: Any) -> None:
-        """Report the end of a subtask to finish callbacks once; lost results are computed again."""
-        if key not in self._told:
-            self._told.add(key)
-            (worker, *_) = self._scheduler.tasks[key].who_has
-            self._scheduler.log_event(FINISHED_TOPIC, {"key": key, "worker": worker.address})
 
     # -- places -----------------------------------------------------------------------------------------------
 

@@ -10,11 +10,10 @@ from typing import Any
 from distributed import Client
 
 from dask_mars.client.callbacks import Observer
-from dask_mars.client.layer_graph import blocks_of, edges_of
-from dask_mars.client.layer_index import LayerIndex
-from dask_mars.client.records import Blocks, ChunkCounts, LayerCounts
 from dask_mars.client.tracking import FinalSource, Last
 from dask_mars.graph.chunks import ChunkGraph
+from dask_mars.observe.counts import Blocks, ChunkCounts, LayerCounts
+from dask_mars.observe.layers import LayerIndex, blocks_of, edges_of
 
 
 class ClusterSource:

@@ -7,10 +7,9 @@ import queue
 from array import array
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from dask_mars.engine.profile import ChunkMeasurements
-from dask_mars.graph.chunks import ChunkGraph
+from dask_mars.graph.chunks import ChunkGraph, Key
 from dask_mars.graph.ids import SubtaskIds
 from dask_mars.protocol.columns import PackedOperand
 from dask_mars.protocol.object_ref import Block, ObjectRef
@@ -110,6 +109,27 @@ class Saver(Protocol):
 
 
 Message = RunInClient | Started | Done | Printed | Warned | Finished | Released | Failed | Stopped
+
+
+class ChunkMeasurements(NamedTuple):
+    """Measurements of a computation's chunks.
+
+    Attributes
+    ----------
+    graph : int
+        The graph's number.
+    keys : sequence of key
+        Key of each chunk.
+    durations_s : array
+        Duration of each chunk, negative if it is not computed.
+    stored_bytes : array
+        Size of each chunk in the store when it was computed there, 0 for small values.
+    """
+
+    graph: int
+    keys: Sequence[Key]
+    durations_s: array[float]
+    stored_bytes: array[int]
 
 
 @dataclass(slots=True, eq=False)

@@ -9,9 +9,9 @@ from typing import Any
 
 from dask_mars.engine.commands import Commands
 from dask_mars.engine.explain import RunningStep, explain, explain_chunk
+from dask_mars.engine.graph_run import ChunkMeasurements
 from dask_mars.engine.listeners import EngineView
 from dask_mars.engine.memory_account import MemoryAccount, ProcessMemory, measure_processes
-from dask_mars.engine.profile import ChunkMeasurements, Profile, by_layer
 from dask_mars.engine.registry import Registry
 from dask_mars.extensions import missing_extensions
 from dask_mars.limits import arena_bytes, library_bytes
@@ -81,13 +81,9 @@ class Inspection:
         pids = {number: handle.pid for number, handle in workers if handle.is_process}
         return self._call(partial(self._memory, measure_processes(os.getpid(), pids)))
 
-    def profile(self) -> Profile:
-        """Return what has been computed, by graph and layer; see `Runtime.profile`."""
-        measured = self._call(self._measurements)
-        # Graphs of persisted data computed nothing.
-        return Profile(
-            {measurements.graph: layers for measurements in measured if (layers := by_layer(measurements))}
-        )
+    def measurements(self) -> list[ChunkMeasurements]:
+        """Return the measurements of the present computations and of the last finished one."""
+        return self._call(self._measurements)
 
     def dispatched_of(self, graph: int, patience_s: float | None = None) -> list[int]:
         """Return the chunks of a graph that workers or the user's process have and have not reported."""
@@ -178,7 +174,6 @@ class Inspection:
         )
 
     def _measurements(self) -> list[ChunkMeasurements]:
-        """Return the measurements of the present computations and of the last finished one."""
         return [
             *filter(None, [self._registry.last_measurements]),
             *[run.measurements for run in self._registry.runs.values()],

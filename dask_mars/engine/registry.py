@@ -8,8 +8,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from dask_mars.config import Settings
-from dask_mars.engine.graph_run import GraphRun, Message, Released
-from dask_mars.engine.profile import ChunkMeasurements
+from dask_mars.engine.graph_run import ChunkMeasurements, GraphRun, Message, Released
 from dask_mars.engine.resources import Resources
 from dask_mars.engine.sender import Sender
 from dask_mars.engine.spill_writer import SpillWriter

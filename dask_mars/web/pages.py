@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlencode
 
+from dask_mars.html import render
 from dask_mars.web.monitor import Json
 
 _PAGE = Path(__file__).with_name("page")
@@ -38,15 +38,6 @@ VIEWS = {
     "log": "Log",
 }
 
-#: Help on the error page for a missing token.
-_ASK_FOR_TOKEN = (
-    "<p>A service of <code>dask-mars-web</code> has its token in <code>connection.json</code> in its directory, "
-    "and printed where that is when it started; <code>Runtime.serve</code> returns a server whose "
-    "<code>link</code> has it; on Dask's scheduler it is <code>dask-mars.web.token</code>. Give it here.</p>"
-    '<form autocomplete="off"><label for="token">Token</label> '
-    '<input id="token" name="token" type="password" required autocomplete="off"> <button>Open</button></form>'
-)
-
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
@@ -72,13 +63,8 @@ def files() -> dict[str, PageFile]:
 
 def error_page(problem: Json) -> str:
     """Return an error page."""
-    title = html.escape(f"{problem['status']} {problem['title']}")
-    return (
-        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">'
-        f"<title>{title}</title></head><body><h1>{title}</h1><p>{html.escape(problem['detail'])}</p>"
-        f"{_ASK_FOR_TOKEN if problem['status'] == 401 else ''}</body></html>"
-    )
+    title, status = f"{problem['status']} {problem['title']}", problem["status"]
+    return render("error.html.j2", title=title, detail=problem["detail"], asks_for_token=status == 401)
 
 
 def with_query(path: str, query: Sequence[tuple[str, str | bytes]]) -> str:

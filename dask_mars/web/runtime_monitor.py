@@ -9,10 +9,11 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from dask_mars.client.records import OVER, LayerCounts, Record
+from dask_mars.client.records import OVER, Record
 from dask_mars.client.summaries import remaining_s, summary
 from dask_mars.errors import MarsError
 from dask_mars.extensions import missing_extensions
+from dask_mars.observe.counts import LayerCounts
 from dask_mars.version import __version__
 from dask_mars.web.api import page_of
 from dask_mars.web.monitor import Json

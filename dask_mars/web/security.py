@@ -161,7 +161,7 @@ class Security:
             return
         name = host_name(host)
         if name not in self.hosts:
-            raise Refused(403, f"this server is not called {name!r}; name its hosts, or start it for a proxy")
+            raise Refused(403, f"this server is not called {name!r}; start it for a proxy")
 
     def _check_origin(self, headers: Mapping[str, str]) -> None:
         origin = headers.get("Origin")

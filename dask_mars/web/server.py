@@ -9,7 +9,6 @@ import html
 import os
 import secrets
 import socket
-import ssl
 import threading
 import weakref
 from collections.abc import Callable, Iterable
@@ -21,8 +20,8 @@ from dask_mars import config
 from dask_mars.web.connections import BoundedServer, close_quietly
 from dask_mars.web.handlers import make_application
 from dask_mars.web.monitor import Monitor
-from dask_mars.web.security import LOCAL_NAMES, TOKEN_BYTES, Security, is_local
-from dask_mars.web.sockets import bind_tcp, bind_unix, encryption, write_connection_file
+from dask_mars.web.security import LOCAL_NAMES, TOKEN_BYTES, Security
+from dask_mars.web.sockets import bind_tcp, bind_unix, write_connection_file
 
 if TYPE_CHECKING:
     from dask_mars.runtimes import Runtime
@@ -54,7 +53,6 @@ class Server:
         security: Security,
         url: str,
         *,
-        ssl_options: ssl.SSLContext | None = None,
         behind_proxy: bool = False,
         files: Iterable[Path] = (),
         on_close: Callable[[Server], Any] | None = None,
@@ -65,7 +63,7 @@ class Server:
         self._monitor = monitor
         self._sockets = list(sockets)
         self._security = security
-        self._options = {"ssl_options": ssl_options, "xheaders": behind_proxy}
+        self._options = {"xheaders": behind_proxy}
         self._files = list(files)
         self._on_close = on_close
         self._lock = threading.Lock()
@@ -171,9 +169,6 @@ def serve(
     socket_path: str | os.PathLike[str] | None = None,
     token: str | None = None,
     view_token: str | None = None,
-    hosts: Iterable[str] = (),
-    certfile: str | os.PathLike[str] | None = None,
-    keyfile: str | os.PathLike[str] | None = None,
     behind_proxy: bool = False,
     connection_file: str | os.PathLike[str] | None = None,
     on_close: Callable[[Server], Any] | None = None,
@@ -187,16 +182,12 @@ def serve(
     port : int, optional
         Default: any free port.
     address : str, optional
-        Address of the interface. Other addresses than this machine's own need `certfile` or `behind_proxy`.
+        Address of the interface. Other addresses than this machine's own need `behind_proxy`.
     socket_path : path, optional
         Listen on a unix socket instead of a port: only for this user, who needs no token.
     token, view_token : str, optional
         Tokens for full access, and for reading. Default: ``dask-mars.web.token`` and ``view-token``, else two new
         ones of 256 bits.
-    hosts : iterable of str, optional
-        Names by which browsers may call it, besides its address and those of ``dask-mars.web.hosts``.
-    certfile, keyfile : path, optional
-        Certificate and key for encryption.
     behind_proxy : bool, optional
         Whether it is behind a proxy, which handles encryption and names of hosts.
     connection_file : path, optional
@@ -208,27 +199,19 @@ def serve(
     Raises
     ------
     ValueError
-        The address is not this machine's own and the connection not encrypted, or a token is too short.
+        The address is not this machine's own and there is no proxy, or a token is too short.
     OSError
         It cannot listen there.
     """
-    ssl_options = None if certfile is None else encryption(certfile, keyfile)
     if socket_path is not None:
         path = Path(socket_path).absolute()
         security = Security(hosts=None, checks_origin=False)
         bound = bind_unix(path)
         url, files = f"http+unix://{path}", [path]
     else:
-        security = Security(
-            token or config.get("web.token") or secrets.token_urlsafe(TOKEN_BYTES),
-            view_token or config.get("web.view-token") or secrets.token_urlsafe(TOKEN_BYTES),
-            hosts=None if behind_proxy else host_names(address, [*hosts, *config.get("web.hosts")]),
-            checks_origin=not behind_proxy,
-        )
-        bound = bind_tcp(address, port, is_protected=ssl_options is not None or behind_proxy)
-        shown = f"[{address}]" if ":" in address else address
-        url = f"{'http' if ssl_options is None else 'https'}://{shown}:{bound.getsockname()[1]}/"
-        files = []
+        security = port_security(address, behind_proxy, token, view_token)
+        bound = bind_tcp(address, port, behind_proxy=behind_proxy)
+        url, files = url_of(address, bound), []
     try:
         if connection_file is not None:
             facts = {"url": url, "token": security.token, "view_token": security.view_token, "pid": os.getpid()}
@@ -239,7 +222,6 @@ def serve(
             [bound],
             security,
             url,
-            ssl_options=ssl_options,
             behind_proxy=behind_proxy,
             files=files,
             on_close=on_close,
@@ -251,18 +233,22 @@ def serve(
         raise
 
 
-def host_names(address: str, more: Iterable[str] = ()) -> frozenset[str]:
-    """Return the names by which browsers may call a server at an address.
+def port_security(
+    address: str, behind_proxy: bool, token: str | None = None, view_token: str | None = None
+) -> Security:
+    """Return the access rules of a port: the given tokens, those of the settings, or new ones."""
+    return Security(
+        token or config.get("web.token") or secrets.token_urlsafe(TOKEN_BYTES),
+        view_token or config.get("web.view-token") or secrets.token_urlsafe(TOKEN_BYTES),
+        hosts=None if behind_proxy else LOCAL_NAMES | {address.lower()},
+        checks_origin=not behind_proxy,
+    )
 
-    >>> sorted(host_names("10.0.0.2", ["Mars.example.org"]))
-    ['10.0.0.2', 'mars.example.org']
-    """
-    names = {address.lower(), *[name.lower() for name in more]}
-    if is_local(address):
-        names |= LOCAL_NAMES
-    elif address in ("", "0.0.0.0", "::"):
-        names |= LOCAL_NAMES | {socket.gethostname().lower(), socket.getfqdn().lower()}
-    return frozenset(names)
+
+def url_of(address: str, bound: socket.socket) -> str:
+    """Return the URL of a bound port."""
+    shown = f"[{address}]" if ":" in address else address
+    return f"http://{shown}:{bound.getsockname()[1]}/"
 
 
 def serve_runtime(runtime: Runtime, on_close: Callable[[Server], None] | None = None, **options: Any) -> Server:
@@ -298,4 +284,4 @@ def _after_fork() -> None:
 
 os.register_at_fork(after_in_child=_after_fork)
 
-__all__ = ["Server", "host_names", "serve", "serve_runtime"]
+__all__ = ["Server", "port_security", "serve", "serve_runtime", "url_of"]

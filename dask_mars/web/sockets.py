@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import socket
-import ssl
 import stat
 import tempfile
 from pathlib import Path
@@ -87,7 +86,7 @@ def _answers(path: Path) -> bool:
         return True
 
 
-def bind_tcp(address: str, port: int, *, is_protected: bool) -> socket.socket:
+def bind_tcp(address: str, port: int, *, behind_proxy: bool) -> socket.socket:
     """Return a socket that listens at one address.
 
     Parameters
@@ -96,8 +95,8 @@ def bind_tcp(address: str, port: int, *, is_protected: bool) -> socket.socket:
         Name or number of an interface of this machine.
     port : int
         0 for any free port.
-    is_protected : bool
-        Whether connections are encrypted, by us or by a proxy.
+    behind_proxy : bool
+        Whether connections come by a proxy, which encrypts.
 
     Raises
     ------
@@ -108,10 +107,10 @@ def bind_tcp(address: str, port: int, *, is_protected: bool) -> socket.socket:
     """
     if type(port) is not int or not 0 <= port < 1 << 16:
         raise ValueError(f"a port is a whole number from 0 (any that is free) to 65535, and not {port!r}")
-    if not is_local(address) and not is_protected:
+    if not is_local(address) and not behind_proxy:
         raise ValueError(
             f"{address!r} can be reached from elsewhere, and a listener on the network would read the token: "
-            "give certfile, or behind_proxy=True if a proxy encrypts"
+            "give behind_proxy=True if a proxy encrypts"
         )
     try:
         family, kind, protocol, _, at = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
@@ -132,25 +131,6 @@ def bind_tcp(address: str, port: int, *, is_protected: bool) -> socket.socket:
         bound.close()
         raise
     return bound
-
-
-def encryption(certfile: str | os.PathLike[str], keyfile: str | os.PathLike[str] | None) -> ssl.SSLContext:
-    """Return the encryption context of a server.
-
-    Raises
-    ------
-    ValueError
-        The files have no certificate, or not its key.
-    OSError
-        The files cannot be read.
-    """
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(certfile, keyfile)
-    except ssl.SSLError as error:
-        files = os.fspath(certfile) if keyfile is None else f"{os.fspath(certfile)} and {os.fspath(keyfile)}"
-        raise ValueError(f"{files}: no certificate (PEM) with its private key: {error}") from None
-    return context
 
 
 def write_connection_file(path: Path, facts: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ import importlib.util
 import io
 import threading
 import time
-from collections import deque
+from array import array
 from collections.abc import Callable
 from operator import add
 from pathlib import Path
@@ -22,11 +22,11 @@ from tasks import die_first, fail_first, wait_for
 
 from dask_mars import Runtime, errors, units
 from dask_mars.diagnostics import Progress
-from dask_mars.diagnostics.display import LinesDisplay
-from dask_mars.diagnostics.shown import Shown
-from dask_mars.diagnostics.tally import Row, Tally
 from dask_mars.engine import graph_run as client_messages
 from dask_mars.engine.listeners import listeners
+from dask_mars.observe.layers import LayerIndex
+from dask_mars.observe.tally import Tally
+from dask_mars.observe.terminal import LinesDisplay
 
 Console = pytest.importorskip("rich.console").Console
 
@@ -195,15 +195,21 @@ def test_where_there_is_no_terminal_a_line_at_the_end(get: Get):
     assert line.startswith("finished: 7 of 7 tasks in ")
 
 
+def tally_of(keys: list[Any], running: Any = (), failed: Any = ()) -> tuple[Tally, array[float]]:
+    durations_s = array("f", [-1.0]) * len(keys)
+    index = LayerIndex(keys, range(len(keys)))
+    return Tally(index, durations_s, lambda: running, lambda: failed), durations_s
+
+
 def test_a_file_has_a_line_now_and_then_for_what_takes_long(get: Get, tmp_path: Path):
     screen = Screen(terminal=False)
     display = LinesDisplay(screen.console, first_s=0.01)
-    tally = Tally(time.monotonic(), ["a", "b"], lambda key: key, lambda: ["a"])
+    tally, durations_s = tally_of(["a", "b"], [0])
     display.start()
-    display.show(Shown(tally, None))
+    display.shown.append(tally)
     assert eventually(lambda: screen.text.count("running: 0 of 2 tasks in ") >= 2, 10)
-    tally.done.append((["a", "b"], [0.5, 0.5]))
-    tally.end(time.monotonic(), "finished")
+    durations_s[:] = array("f", [0.5, 0.5])
+    tally.end("finished")
     display.stop()
     lines = screen.text.splitlines()
     assert lines[-1].startswith("finished: 2 of 2 tasks in ")
@@ -212,14 +218,15 @@ def test_a_file_has_a_line_now_and_then_for_what_takes_long(get: Get, tmp_path: 
 
 def test_what_is_left_is_reckoned_by_layers(monkeypatch: pytest.MonkeyPatch):
     keys = [("quick", n) for n in range(4)] + [("slow", n) for n in range(4)]
-    tally = Tally(100.0, keys, lambda key: key, lambda: [])
+    tally, durations_s = tally_of(keys)
+    tally.began_s, now_s = 100.0, 102.0
     assert tally.remaining_s(101.0) is None
-    tally.done.append(([("quick", n) for n in range(4)], [0.1] * 4))
-    tally.done.append(([("slow", 0)], [3.6]))
+    durations_s[:5] = array("f", [0.1] * 4 + [3.6])
+    monkeypatch.setattr(tally, "_good_until_s", 0.0)
     # Two workers have been at it for 4 s together; the three slow ones that are left take 10.8 of that.
-    assert tally.remaining_s(102.0) == pytest.approx(5.4)
-    assert ", about 5 s left" in Shown(tally, None).headline(102.0)
-    tally.end(103.0, "cancelled")
+    assert tally.remaining_s(now_s) == pytest.approx(5.4)
+    assert ", about 5 s left" in tally.headline(now_s)
+    tally.end("cancelled")
     assert tally.remaining_s(104.0) is None
 
 
@@ -316,14 +323,18 @@ def test_without_rich(monkeypatch: pytest.MonkeyPatch):
 def test_the_largest_layers_have_rows_and_the_others_share_one():
     sizes = {"a": 1, "b": 5, "c": 2, "d": 4, "e": 1}
     keys = [(layer, n) for layer, size in sizes.items() for n in range(size)]
-    tally = Tally(0.0, keys, lambda key: key, lambda: [("b", 4), ("a", 0)])
-    tally.done.append(([("b", 0), ("c", 1)], None))
-    tally.failed = deque([("d", 0), ("c", 0)])
-    assert tally.rows(3) == [Row("b", 1, 1, 0, 5), Row("d", 0, 0, 1, 4), Row("3 other layers", 1, 1, 1, 4)]
+    at = {key: number for number, key in enumerate(keys)}
+    failed = [at["d", 0], at["c", 0]]
+    tally, durations_s = tally_of(keys, [at["b", 4], at["a", 0]], failed)
+    for key in (("b", 0), ("c", 1)):
+        durations_s[at[key]] = 0.0
+    shown = [(row.name, row.finished, row.running, row.failed, row.total) for row in tally.rows(3)]
+    assert shown == [("b", 1, 1, 0, 5), ("d", 0, 0, 1, 4), ("3 other layers", 1, 1, 1, 4)]
     assert [row.name for row in tally.rows(5)] == list(sizes)
-    assert tally.whole()[1:] == (2, 2, 2, 13)
-    tally.done.append(([("d", 0)], None))
-    tally.end(1.0, "finished")
-    tally.end(2.0, "cancelled")
-    assert (tally.ended_s, tally.outcome) == (1.0, "finished")
-    assert tally.whole()[1:] == (3, 0, 1, 13)
+    assert tally.headline(time.monotonic()).startswith("running: 2 of 13 tasks in ")
+    durations_s[at["d", 0]] = 0.0
+    tally.end("finished")
+    tally.end("cancelled")
+    headline = tally.headline(time.monotonic())
+    assert headline.startswith("finished: 3 of 13 tasks in ")
+    assert headline.endswith("1 failed")

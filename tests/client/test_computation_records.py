@@ -11,13 +11,13 @@ import pytest
 from dask_mars import Runtime
 from dask_mars.client import records as records_module
 from dask_mars.client import tracking
-from dask_mars.client.layer_graph import blocks_of, edges_of
-from dask_mars.client.layer_index import NO_LAYER, LayerIndex
-from dask_mars.client.records import ChunkCounts, LayerCounts, Record, Records
+from dask_mars.client.records import Record, Records
 from dask_mars.client.summaries import remaining_s, summary
 from dask_mars.client.tracking import FinalSource
 from dask_mars.errors import Cancelled, EngineStopped
 from dask_mars.graph.chunks import ChunkGraph
+from dask_mars.observe.counts import ChunkCounts, LayerCounts
+from dask_mars.observe.layers import NO_LAYER, LayerIndex, blocks_of, edges_of
 
 # -- records ------------------------------------------------------------------------------------------------------
 
@@ -222,7 +222,7 @@ def test_layers_are_counted():
 
 
 def test_layers_are_found_bit_by_bit(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("dask_mars.client.layer_index._STEP", 2)
+    monkeypatch.setattr("dask_mars.observe.layers._STEP", 2)
     index = LayerIndex(KEYS, OPERANDS)
     assert not index.look(seconds=0)
     assert len(index.numbers) == 2
@@ -234,7 +234,7 @@ def test_layers_are_found_bit_by_bit(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_too_many_layers_are_counted_by_label(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("dask_mars.client.layer_index._MOST_LAYERS", 2)
+    monkeypatch.setattr("dask_mars.observe.layers._MOST_LAYERS", 2)
     keys = [(f"{name}-{number:032x}", 0) for name in ("sum", "mean") for number in range(3)]
     index = LayerIndex(keys, [0] * 6)
     index.look()

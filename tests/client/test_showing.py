@@ -9,11 +9,11 @@ import pytest
 import dask_mars
 from dask_mars import Runtime
 from dask_mars.client import tracking
-from dask_mars.client.layer_index import LayerIndex
 from dask_mars.client.records import Record
 from dask_mars.client.showing import Explanation, as_html, as_text, runtime_as_html
 from dask_mars.client.tracking import FinalSource
 from dask_mars.errors import Cancelled
+from dask_mars.observe.layers import LayerIndex
 
 
 class Parsed(HTMLParser):

@@ -41,7 +41,7 @@ from dask_mars.optimize.convert import convert
 from dask_mars.scheduler.events import GraphPlan
 from tests.cluster.test_cluster import nothing_is_left
 from tests.conftest import cluster_of_agents, eventually
-from tests.diagnostics.test_diagnostics import Recorder
+from tests.observe.test_diagnostics import Recorder
 from tests.tasks import fail_first, large_array, note, noted, notes, wait_for
 
 Get = Callable[..., Any]

@@ -16,9 +16,9 @@ import pytest
 pytest.importorskip("tornado")
 
 from dask_mars.web import connections, snapshots
-from dask_mars.web.server import host_names, serve
+from dask_mars.web.server import serve
 from dask_mars.web.sockets import bind_unix, private_directory, write_connection_file
-from tests.conftest import certificates, eventually
+from tests.conftest import eventually
 from tests.web.conftest import Asker
 
 
@@ -79,8 +79,6 @@ def test_what_it_cannot_have(monitor, server):
         serve(monitor, port=int(server.url.rpartition(":")[2].strip("/")))
     with pytest.raises(ValueError, match="needs at least 32"):
         serve(monitor, token="short")
-    with pytest.raises(FileNotFoundError):
-        serve(monitor, certfile="/nowhere")
 
 
 def test_behind_a_proxy(monitor):
@@ -92,28 +90,6 @@ def test_behind_a_proxy(monitor):
         assert ask.api("state", X_Dask_Mars_Token="").status == 401
         answer = ask(f"/?token={server.token}", X_Forwarded_Proto="https")
         assert "Secure" in answer.headers["set-cookie"]
-
-
-def test_encrypted(monitor, tmp_path):
-    files = certificates(tmp_path, "server")
-    pair = {"certfile": files["tls_scheduler_cert"], "keyfile": files["tls_scheduler_key"]}
-    with serve(monitor, address="0.0.0.0", **pair) as server:
-        assert server.url.startswith("https://0.0.0.0:")
-        ask = Asker(server.url.replace("0.0.0.0", "127.0.0.1"), {"Authorization": f"Bearer {server.token}"})
-        assert ask.api("state").status == 200
-        assert ask.api("state", Host="evil.example").status == 403
-        assert "Secure" in ask(f"/?token={server.token}").headers["set-cookie"]
-        plain = connect(server)
-        plain.sendall(request(server))
-        assert is_hung_up(plain)
-        plain.close()
-        assert ask.api("state").status == 200
-
-
-def test_names_of_hosts():
-    assert "10.0.0.2" not in host_names("127.0.0.1")
-    assert socket.gethostname().lower() in host_names("0.0.0.0")
-    assert host_names("10.0.0.2", ["MARS.example.org"]) == {"10.0.0.2", "mars.example.org"}
 
 
 def test_a_connection_file_is_for_nobody_else(monitor, tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import ssl
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,6 @@ from click.testing import CliRunner
 
 from dask_mars.errors import ServiceError
 from dask_mars.web.client import connect
-from tests.conftest import certificates
 from tests.web.conftest import Asker
 from tests.web.services import RunningService, running, submission
 
@@ -189,29 +187,6 @@ def test_by_default_no_port_is_open(tmp_path: Path, served) -> None:
         assert quiet.directory.stat().st_mode & 0o777 == 0o700
 
 
-def test_certificates_encrypt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    certificates(tmp_path, "localhost")
-    arguments = ["--port", "0", "--certfile", str(tmp_path / "localhost.pem")]
-    with running(tmp_path / "d", *arguments, "--keyfile", str(tmp_path / "localhost.key")) as served:
-        known = connection_file(served)
-        assert known["url"].startswith("https://127.0.0.1:")
-        assert asker(served).api("state").status == 200
-        assert asker(served, None).api("state").status == 401
-        cookie = asker(served, None)(f"/?token={known['token']}").headers["set-cookie"]
-        assert "Secure" in cookie
-        url = known["url"].replace("127.0.0.1", "localhost")
-        with pytest.raises(ssl.SSLCertVerificationError):
-            connect(url, known["token"])
-        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "localhost.pem"))
-        with connect(url, known["token"]) as service:
-            x = da.arange(200_000, chunks=50_000)
-            assert x.compute(scheduler=service.get).sum() == 19_999_900_000
-            with pytest.raises(ZeroDivisionError):
-                da.ones(1).map_blocks(lambda block: 1 // 0, dtype=int, meta=da.ones(1)._meta).compute(
-                    scheduler=service.get
-                )
-
-
 def test_a_proxy_may_have_any_name(tmp_path: Path) -> None:
     with running(tmp_path / "d", "--port", "0", "--address", "0.0.0.0", "--behind-proxy") as served:
         known = connection_file(served)
@@ -229,18 +204,15 @@ def test_a_proxy_may_have_any_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--port", "0", "--address", "0.0.0.0"], "give --certfile, or --behind-proxy"),
+        (["--port", "0", "--address", "0.0.0.0"], "give --behind-proxy"),
         (["--address", "::1"], "give --port"),
         (["--directory", "/proc/nothing/here"], "cannot be made: No such file"),
         (["--directory", __file__], "cannot be made: File exists"),
         (["--directory", "x" * 120], "have it in another directory"),
         (["--port", "70000"], "70000"),
         (["--behind-proxy"], "give --port"),
-        (["--keyfile", __file__], "--keyfile belongs to --certfile"),
-        (["--port", "0", "--certfile", __file__], f"{__file__}: no certificate (PEM) with its private key"),
         (["--port", "0", "--address", "1:z", "--behind-proxy"], "address '1:z'"),
         (["--scheduler", "localhost"], "Invalid value for --scheduler: missing port number"),
-        (["--port", "0", "--certfile", "nowhere.pem"], "does not exist"),
         (["--socket", "/proc/socket"], "has to be a directory of your own"),
         (["--memory-limit", "much"], "memory_limit must be"),
     ],

@@ -15,7 +15,6 @@ from dask_mars.web import address as addresses
 from dask_mars.web.security import is_local
 from dask_mars.web.service import front
 
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _PATH = click.Path(path_type=Path)
 
 
@@ -31,8 +30,6 @@ _PATH = click.Path(path_type=Path)
 )
 @click.option("--port", type=click.IntRange(0, 65535), help="Listen at a port too; 0 for any. [default: none]")
 @click.option("--address", help="Of the interface of the port. [default: 127.0.0.1]")
-@click.option("--certfile", type=_FILE, help="Certificate (PEM), to encrypt what is said at the port.")
-@click.option("--keyfile", type=_FILE, help="Its private key (PEM), if the certificate's file has none.")
 @click.option("--behind-proxy", is_flag=True, help="A proxy stands before the port, and encrypts.")
 @click.option("--num-workers", type=click.IntRange(1), help="Worker processes. [default: dask-mars.num-workers]")
 @click.option("--memory-limit", help='Bytes, a share, or text like "5GB". [default: dask-mars.memory-limit]')
@@ -45,8 +42,6 @@ def main(
     socket_path: Path | None,
     port: int | None,
     address: str | None,
-    certfile: Path | None,
-    keyfile: Path | None,
     behind_proxy: bool,
     num_workers: int | None,
     memory_limit: str | None,
@@ -57,22 +52,20 @@ def main(
     By default it listens only on a unix socket, to which only you can connect. On a port it requires a token,
     which is in connection.json in the directory.
     """
-    if keyfile is not None and certfile is None:
-        raise click.UsageError("--keyfile belongs to --certfile")
-    if port is None and (certfile is not None or behind_proxy or address is not None):
-        raise click.UsageError("--address, --certfile and --behind-proxy are about a port: give --port")
+    if port is None and (behind_proxy or address is not None):
+        raise click.UsageError("--address and --behind-proxy are about a port: give --port")
     address = address or "127.0.0.1"
-    if port is not None and not (is_local(address) or certfile is not None or behind_proxy):
+    if port is not None and not (is_local(address) or behind_proxy):
         raise click.UsageError(
             f"{address!r} can be reached from elsewhere, and a listener on the network would read the token: give "
-            "--certfile, or --behind-proxy if a proxy encrypts"
+            "--behind-proxy if a proxy encrypts"
         )
     if scheduler is not None:
         _check_scheduler(scheduler)
     logging.basicConfig(format="%(message)s")
     directory = (addresses.directory() if directory is None else directory).absolute()
     socket_path = directory / addresses.SOCKET if socket_path is None else socket_path
-    listening = front.Listening(socket_path, port, address, certfile, keyfile, behind_proxy)
+    listening = front.Listening(socket_path, port, address, behind_proxy)
     runner = {"num_workers": num_workers, "memory_limit": _memory(memory_limit), "scheduler": scheduler}
 
     def ready(where: str) -> None:

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 import resource
-import secrets
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,14 +21,14 @@ from dask_mars.web.connections import BoundedServer
 from dask_mars.web.handlers import make_application
 from dask_mars.web.handling import Rule, Site
 from dask_mars.web.monitor import Json
-from dask_mars.web.security import TOKEN_BYTES, Security
-from dask_mars.web.server import host_names
+from dask_mars.web.security import Security
+from dask_mars.web.server import port_security, url_of
 from dask_mars.web.service.context import Service
 from dask_mars.web.service.handlers import ROUTES, rules
 from dask_mars.web.service.monitor import ServiceMonitor
 from dask_mars.web.service.store import Store
 from dask_mars.web.service.supervisor import Supervisor
-from dask_mars.web.sockets import bind_tcp, bind_unix, encryption, write_connection_file
+from dask_mars.web.sockets import bind_tcp, bind_unix, write_connection_file
 from dask_mars.web.versions import versions
 
 logger = logging.getLogger("dask_mars.web")
@@ -56,8 +55,6 @@ class Listening:
         Port; None for none.
     address : str
         Address of the port's interface.
-    certfile, keyfile : Path or None
-        Certificate and key for encryption of the port.
     behind_proxy : bool
         Whether the port is behind a proxy, which encrypts.
     """
@@ -65,8 +62,6 @@ class Listening:
     socket: Path
     port: int | None = None
     address: str = "127.0.0.1"
-    certfile: Path | None = None
-    keyfile: Path | None = None
     behind_proxy: bool = False
 
 
@@ -143,14 +138,12 @@ class _Front:
         sockets = [bind_unix(listening.socket.absolute())]
         self._files.append(listening.socket.absolute())
         try:
-            security, where, ssl_options = Security(hosts=None, checks_origin=False), str(listening.socket), None
+            security, where = Security(hosts=None, checks_origin=False), str(listening.socket)
             if listening.port is not None:
-                if listening.certfile is not None:
-                    ssl_options = encryption(listening.certfile, listening.keyfile)
-                protected = ssl_options is not None or listening.behind_proxy
-                sockets.append(bind_tcp(listening.address, listening.port, is_protected=protected))
-                security = self._security()
-                where = self._url(sockets[-1].getsockname()[1])
+                behind_proxy = listening.behind_proxy
+                sockets.append(bind_tcp(listening.address, listening.port, behind_proxy=behind_proxy))
+                security = port_security(listening.address, behind_proxy)
+                where = url_of(listening.address, sockets[-1])
                 facts = {
                     "url": where,
                     "token": security.token,
@@ -168,8 +161,8 @@ class _Front:
                 return rules(site, service)
 
             application = make_application(monitor, security, more, executor=asking, more_routes=ROUTES)
-            # What comes by the socket is neither encrypted nor from a proxy.
-            options = [{}, {"ssl_options": ssl_options, "xheaders": listening.behind_proxy}]
+            # Requests by the socket do not come from a proxy.
+            options = [{}, {"xheaders": listening.behind_proxy}]
             servers = []
             most_connections = _room_for_connections()
             for bound, of_kind in zip(sockets, options, strict=False):
@@ -182,21 +175,6 @@ class _Front:
                 bound.close()
             raise
         return servers, where
-
-    def _security(self) -> Security:
-        listening = self._listening
-        behind_proxy = listening.behind_proxy
-        return Security(
-            config.get("web.token") or secrets.token_urlsafe(TOKEN_BYTES),
-            config.get("web.view-token") or secrets.token_urlsafe(TOKEN_BYTES),
-            hosts=None if behind_proxy else host_names(listening.address, config.get("web.hosts")),
-            checks_origin=not behind_proxy,
-        )
-
-    def _url(self, port: int) -> str:
-        address = self._listening.address
-        shown = f"[{address}]" if ":" in address else address
-        return f"{'http' if self._listening.certfile is None else 'https'}://{shown}:{port}/"
 
     def _remove_files(self) -> None:
         for file in self._files:

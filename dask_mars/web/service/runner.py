@@ -27,11 +27,12 @@ from dask_mars import Runtime, config
 from dask_mars.checkpointing.settings import CheckpointSettings, configured
 from dask_mars.client.assembling import is_assembly
 from dask_mars.client.backend import EngineBackend, GraphBackend
-from dask_mars.client.records import ChunkCounts, Record, Records, ValueDescription
+from dask_mars.client.records import Record, Records, ValueDescription
 from dask_mars.client.request import Options, Request
 from dask_mars.client.summaries import remaining_s
 from dask_mars.errors import Cancelled, GraphRefused
 from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes
+from dask_mars.observe.counts import ChunkCounts
 from dask_mars.optimize.client_only import stores_chunk
 from dask_mars.process_role import die_with_parent
 from dask_mars.protocol.pickling import pack_error

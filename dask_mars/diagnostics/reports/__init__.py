@@ -1,1 +1,0 @@
-"""Reports: a page about recorded computations. Begin with `report`."""

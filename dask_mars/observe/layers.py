@@ -1,0 +1,291 @@
+"""The layer of each chunk of a graph; sums, edges and blocks by layer on request."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from array import array
+from collections.abc import Callable, Collection, Sequence
+from itertools import compress, count, islice
+from operator import is_not, itemgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+from dask.utils import key_split
+
+from dask_mars.graph.chunks import Key
+from dask_mars.labels import label_of
+from dask_mars.observe.counts import Blocks, LayerCounts
+
+#: Number of layers beyond which layers of the same label are counted together.
+_MOST_LAYERS = 500
+#: Number of chunks that are indexed between two reads of the clock.
+_STEP = 10_000
+#: Number of sampled chunks that must confirm that each operand belongs to one layer.
+_SAMPLES = 500
+#: Layer of chunks that are no tasks.
+NO_LAYER = -1
+#: Returns the head of a key that is a tuple.
+_first: Callable[[Any], Any] = itemgetter(0)
+#: Stands for the head of chunks that are no tasks.
+_DATA = object()
+#: Most blocks of a layer that are shown.
+MOST_BLOCKS = 100_000
+#: Number of chunks of each layer whose inputs are read: those of a layer are alike.
+_SAMPLED = 200
+#: States of blocks, as letters.
+WAITING, RUNNING, FINISHED, FAILED, NONE = [letter.encode() for letter in "wrfx."]
+
+
+class Places(NamedTuple):
+    """The positions of a layer's chunks in its grid.
+
+    Attributes
+    ----------
+    numblocks : list of int
+        Number of blocks along each dimension.
+    chunks : ndarray
+        Numbers of the chunks.
+    at : ndarray
+        Index of each chunk in the flat grid.
+    truncated : bool
+        Whether the layer has more chunks.
+    """
+
+    numblocks: list[int]
+    chunks: np.ndarray
+    at: np.ndarray
+    truncated: bool
+
+
+class LayerIndex:
+    """The layer of each chunk of a graph, indexed as far as there is time.
+
+    Tasks whose keys are no tuples, those of `dask.delayed`, make layers by the names of their functions.
+
+    Parameters
+    ----------
+    keys : sequence of key
+        The keys of all chunks.
+    operand_of : sequence of int
+        The operand of each chunk; negative for chunks with known values.
+
+    Attributes
+    ----------
+    names : list of str
+        Names of layers, by their numbers.
+    keys : sequence of key
+        As given.
+    numbers : array
+        The number of each indexed chunk's layer, or `NO_LAYER`.
+    """
+
+    def __init__(self, keys: Sequence[Key], operand_of: Sequence[int]) -> None:
+        self.names: list[str] = []
+        self.numbers = array("i")
+        self.keys = keys
+        self._operand_of = operand_of
+        self._by_head: dict[Key, int] = {_DATA: NO_LAYER}
+        self._by_name: dict[str, int] = {}
+        #: Places by layer, kept once all chunks are indexed.
+        self._places: dict[str, Places] = {}
+        self._lock = threading.Lock()
+
+    def look(self, seconds: float | None = None) -> bool:
+        """Index more chunks, for some time or to the end. Return whether all chunks are indexed."""
+        end_s = None if seconds is None else time.perf_counter() + seconds
+        with self._lock:
+            count = len(self.keys)
+            while len(self.numbers) < count:
+                self._look_at(len(self.numbers), len(self.numbers) + _STEP)
+                if end_s is not None and time.perf_counter() >= end_s:
+                    break
+            return len(self.numbers) == count
+
+    def look_roughly(self) -> None:
+        """Index all chunks, by samples where each operand belongs to one layer, as in nearly all graphs."""
+        size = len(self.keys)
+        with self._lock:
+            operands = np.fromiter(self._operand_of, np.int32, size) + 1
+            if not self.numbers and size > _SAMPLES and operands.min() >= 0 and operands.max() < size:
+                numbers = self._numbers_of(operands)
+                if numbers is not None:
+                    self.numbers.frombytes(numbers[operands].tobytes())
+        # Some operand has several layers, or the index was begun before.
+        self.look()
+
+    def _numbers_of(self, operands: np.ndarray) -> np.ndarray | None:
+        """Return the number of each operand's layer, None if one has several; data have operand 0."""
+        size = len(operands)
+        first = np.full(int(operands.max()) + 1, size, np.int32)
+        last = first.copy()
+        first[operands[::-1]] = np.arange(size - 1, -1, -1, dtype=np.int32)
+        last[operands] = np.arange(size, dtype=np.int32)
+        numbers = np.full(len(first), NO_LAYER, np.int32)
+        some = np.unique([*first[first < size], *last[last < size], *range(0, size, size // _SAMPLES)])
+        for chunk, operand in zip(some.tolist(), operands[some].tolist(), strict=True):
+            if not operand:
+                continue
+            key = self.keys[chunk]
+            head = key[0] if type(key) is tuple and key else key
+            found = self._by_head.get(head)
+            number = self._number(head, head is key) if found is None else found
+            if numbers[operand] not in (NO_LAYER, number):
+                return None
+            numbers[operand] = number
+        return numbers
+
+    def _look_at(self, start: int, stop: int) -> None:
+        keys, operands = self.keys[start:stop], self._operand_of[start:stop]
+        if set(map(type, keys)) == {tuple} and all(keys):
+            heads = list(map(_first, keys))
+        else:
+            heads = [key[0] if type(key) is tuple and key else key for key in keys]
+        if min(operands) < 0:
+            heads = [head if operand >= 0 else _DATA for head, operand in zip(heads, operands, strict=True)]
+        # Keys of a layer share one name object, and mostly follow each other.
+        begins = [0, *compress(count(1), map(is_not, heads, islice(heads, 1, None)))]
+        numbers = []
+        for begin in begins:
+            head = heads[begin]
+            number = self._by_head.get(head)
+            numbers.append(self._number(head, head is keys[begin]) if number is None else number)
+        found = np.repeat(np.array(numbers, "i"), np.diff([*begins, len(heads)]))
+        self.numbers.frombytes(found.tobytes())
+
+    def _number(self, head: Key, is_whole: bool) -> int:
+        # Functions have few names; single tasks have one each.
+        by_label = is_whole or len(self.names) >= _MOST_LAYERS
+        # key_split reads the first element of a tuple, which an empty one lacks.
+        name = str(key_split(head)) if by_label and head != () else str(head)
+        number = self._by_name.get(name)
+        if number is None:
+            number = self._by_name[name] = len(self.names)
+            self.names.append(name)
+        if len(self._by_head) < _STEP:
+            self._by_head[head] = number
+        return number
+
+    def known(self) -> np.ndarray:
+        """Return a copy of `numbers` so far."""
+        with self._lock:
+            # An array that another thread extends cannot be copied.
+            return np.array(self.numbers)
+
+    def places(self, layer: str) -> Places:
+        """Return the positions of a layer's chunks, as far as they are indexed.
+
+        Raises
+        ------
+        KeyError
+            There is no such layer.
+        """
+        known = self._places.get(layer)
+        if known is not None:
+            return known
+        if layer not in self.names:
+            raise KeyError(layer)
+        is_all = len(self.numbers) == len(self.keys)
+        chunks = np.flatnonzero(self.known() == self.names.index(layer))
+        truncated = len(chunks) > MOST_BLOCKS
+        chunks = chunks[:MOST_BLOCKS]
+        keys = self.keys
+        found = _in_grid([keys[chunk] for chunk in chunks.tolist()])
+        # The keys form no grid, or one with too many blocks.
+        numblocks, at = found or ([len(chunks)], np.arange(len(chunks)))
+        places = Places(numblocks, chunks, at, truncated)
+        if is_all:
+            self._places[layer] = places
+        return places
+
+    def count(
+        self,
+        durations_s: array[float],
+        stored_bytes: array[int] | None = None,
+        running: Collection[int] = (),
+        failed: Collection[int] = (),
+    ) -> list[LayerCounts]:
+        """Sum the measurements of indexed chunks by layer: the only such sum."""
+        numbers = self.known()
+        known, layers = len(numbers), len(self.names)
+        durations = np.asarray(durations_s)[:known]
+        is_task = numbers >= 0
+        done = is_task & (durations >= 0)
+        of_done = numbers[done]
+        stored = np.zeros(known) if stored_bytes is None else np.asarray(stored_bytes)
+        columns = (
+            np.bincount(numbers[is_task], minlength=layers),
+            np.bincount(of_done, minlength=layers),
+            self._count(running, layers),
+            self._count(failed, layers),
+            np.bincount(of_done, weights=durations[done], minlength=layers),
+            np.bincount(of_done, weights=stored[:known][done], minlength=layers),
+        )
+        return [
+            LayerCounts(name, label_of(name), total, finished, active, bad, seconds, int(stored))
+            for name, total, finished, active, bad, seconds, stored in zip(
+                self.names, *[column.tolist() for column in columns], strict=False
+            )
+        ]
+
+    def _count(self, chunks: Collection[int], layers: int) -> np.ndarray:
+        found = [self.numbers[chunk] for chunk in chunks if chunk < len(self.numbers)]
+        return np.bincount([number for number in found if number >= 0] or [0], minlength=layers) * bool(found)
+
+
+def edges_of(index: LayerIndex, inputs: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    """Return which layers read which, as sorted pairs of the numbers of source and reader."""
+    numbers = index.known()
+    found: set[tuple[int, int]] = set()
+    for layer in range(len(index.names)):
+        chunks = np.flatnonzero(numbers == layer)
+        step = max(len(chunks) // _SAMPLED, 1)
+        for chunk in chunks[::step].tolist():
+            found.update([(source, layer) for source in numbers[list(inputs[chunk])].tolist()])
+    return sorted((source, reader) for source, reader in found if source >= 0 and source != reader)
+
+
+def blocks_of(
+    index: LayerIndex,
+    layer: str,
+    durations_s: array[float],
+    running: Collection[int] = (),
+    failed: Collection[int] = (),
+) -> Blocks:
+    """Return the blocks of a layer, as far as its chunks are indexed.
+
+    Raises
+    ------
+    KeyError
+        There is no such layer.
+    """
+    numblocks, chunks, at, truncated = index.places(layer)
+    states = np.where(np.asarray(durations_s)[chunks] >= 0, FINISHED, WAITING)
+    for letter, found in ((FAILED, failed), (RUNNING, running)):
+        if found:
+            states[np.isin(chunks, np.fromiter(found, int)) & (states == WAITING)] = letter
+    grid = np.full(math.prod(numblocks), NONE)
+    grid[at] = states
+    return Blocks(numblocks, grid.tobytes().decode(), truncated)
+
+
+def _in_grid(keys: Sequence[Any]) -> tuple[list[int], np.ndarray] | None:
+    """Return the number of blocks along each dimension, and each block's index in the flat grid."""
+    if not keys or set(map(type, keys)) != {tuple} or len(lengths := set(map(len, keys))) > 1:
+        return None
+    along = []
+    for dimension in range(1, lengths.pop()):
+        if set(map(type, map(itemgetter(dimension), keys))) != {int}:
+            return None
+        try:
+            along.append(np.fromiter(map(itemgetter(dimension), keys), np.int64, len(keys)))
+        except OverflowError:
+            return None
+    numblocks = [int(places.max()) + 1 for places in along]
+    if not along or math.prod(numblocks) > MOST_BLOCKS or any(places.min() < 0 for places in along):
+        return None
+    return numblocks, np.ravel_multi_index(tuple(along), numblocks)
+
+
+__all__ = ["MOST_BLOCKS", "NO_LAYER", "LayerIndex", "Places", "blocks_of", "edges_of"]

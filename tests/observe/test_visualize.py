@@ -1,0 +1,604 @@
+"""Pictures of chunk graphs: what they show, as plain data, and the files that are made of it."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import dask.bag as db
+import numpy as np
+import pytest
+from dask.utils import key_split
+from hypothesis import given
+from hypothesis import strategies as st
+from machines import plan
+from symbolic import evaluate
+
+import dask_mars
+from dask_mars import units
+from dask_mars.graph.chunks import DATA, ChunkGraph, Operand, Step
+from dask_mars.graph.composition import composed_of
+from dask_mars.observe.drawing import figure
+from dask_mars.observe.drawing.layout import place
+from dask_mars.observe.drawing.picture import (
+    FUSED,
+    KNOWN,
+    SINGLE,
+    Picture,
+    make_layers_picture,
+    make_legend,
+    make_picture,
+    worker_colours,
+)
+from dask_mars.optimize.expression import flatten
+from dask_mars.optimize.prepare import prepare
+from dask_mars.scheduler.events import CLIENT, ChunksFinished, GraphSubmitted, Run, WorkerStarted
+from dask_mars.scheduler.machine import Machine
+from dask_mars.scheduler.simulate import NO_WORKER, simulate
+
+needs_matplotlib = pytest.mark.skipif(
+    not importlib.util.find_spec("matplotlib"), reason="matplotlib is not installed"
+)
+needs_ipython = pytest.mark.skipif(not importlib.util.find_spec("IPython"), reason="IPython is not installed")
+
+
+def expression(*collections: Any) -> tuple[Any, list[Any]]:
+    """Return what a scheduler is given when collections are persisted."""
+    found = dask.base.collections_to_expr(collections).optimize()
+    return found, flatten(list(found.__dask_keys__()))
+
+
+def graphs(*collections: Any) -> tuple[ChunkGraph, ChunkGraph]:
+    """Return the chunk graph before and after composing."""
+    found, keys = expression(*collections)
+    after = prepare(found, keys, workers=2, resident_bytes=lambda: 1 << 30)
+    return prepare(found, keys, composed=False), after
+
+
+def pictures(*collections: Any, num_workers: int = 2) -> list[Picture]:
+    """Return the pictures of the graph before and after composing."""
+    before, after = graphs(*collections)
+    return [make_picture("", graph, before, num_workers, key_split) for graph in (before, after)]
+
+
+def random_pair(chunks: int = 2) -> Any:
+    """Return two arrays of random numbers, of four chunks each unless told otherwise."""
+    rng = da.random.default_rng(0)
+    return rng.random((4, 4), chunks=chunks), rng.random((4, 4), chunks=chunks)
+
+
+def sum_of_sum() -> Any:
+    a, b = random_pair()
+    return (a + b).sum()
+
+
+def texts(picture: Picture) -> list[str]:
+    return [" ".join(node.lines) for node in picture.nodes]
+
+
+# -- simulations ----------------------------------------------------------------------------------------------
+
+
+def test_chunks_go_to_workers_in_turn():
+    simulation = simulate(plan((), (), (0, 1), (), (), (3, 4)), 2)
+    # Worker 0 has finished chunk 0 a moment before worker 1 has finished chunk 1, for which chunk 2 still waits.
+    assert simulation.workers == [0, 1, 1, 0, 0, 0]
+    assert simulation.order == [0, 1, 3, 2, 4, 5]
+
+
+def test_what_is_known_or_runs_in_the_client_is_no_workers():
+    simulation = simulate(plan((), (0,), (1,), data=[0], in_client=frozenset({2})), 2)
+    assert simulation.workers == [NO_WORKER, 0, CLIENT]
+    assert simulation.order == [1, 2]
+
+
+def test_priority_of_the_user_comes_first():
+    assert simulate(plan((), (), (), priorities={2: 1.0}), 1).order == [2, 0, 1]
+
+
+def test_nothing_to_run_is_simulated_too():
+    assert simulate(plan((), data=[0]), 2) == ([NO_WORKER], [], 0)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Any:
+    count = draw(st.integers(1, 12))
+    inputs = [tuple(draw(st.lists(st.integers(0, n - 1), max_size=3))) if n else () for n in range(count)]
+    data = [n for n in range(count) if not inputs[n] and draw(st.booleans())]
+    in_client = frozenset(n for n in range(count) if n not in data and draw(st.booleans()) and draw(st.booleans()))
+    return plan(*inputs, data=data, in_client=in_client)
+
+
+@given(plans(), st.integers(1, 4))
+def test_simulation_runs_everything_once_and_after_its_inputs(graph_plan, num_workers):
+    simulation = simulate(graph_plan, num_workers)
+    workers, order = simulation.workers, simulation.order
+    position = {chunk: number for number, chunk in enumerate(order)}
+    assert len(position) == len(order)
+    assert position.keys() == {chunk for chunk, operand in enumerate(graph_plan.operand_of) if operand >= 0}
+    for chunk, inputs in enumerate(graph_plan.inputs):
+        assert (workers[chunk] == NO_WORKER) == (chunk not in position)
+        assert (workers[chunk] == CLIENT) == (chunk in graph_plan.in_client)
+        assert workers[chunk] < num_workers
+        for source in inputs:
+            assert chunk not in position or position.get(source, -1) < position[chunk]
+    assert simulate(graph_plan, num_workers) == simulation
+
+
+def test_workers_are_those_that_the_machine_chooses():
+    before, _ = graphs(sum_of_sum())
+    machine = Machine()
+    found = [NO_WORKER] * len(before)
+    machine.handle(WorkerStarted(0), 0.0)
+    machine.handle(WorkerStarted(1), 0.0)
+    outputs = GraphSubmitted(1, plan(*before.inputs, operand_of=before.operand_of))
+    waiting = [run for run in machine.handle(outputs, 0.0) if isinstance(run, Run)]
+    now_s = 0.0
+    while waiting:
+        # Both workers take one second for one chunk, so they finish in the order in which they were given work.
+        now_s += 0.5
+        run = waiting.pop(0)
+        assert len(run.chunks) == 1
+        found[run.chunks[0]] = run.worker
+        instructions = machine.handle(ChunksFinished(run.worker, 1, run.chunks, [1.0]), now_s)
+        waiting += [instruction for instruction in instructions if isinstance(instruction, Run)]
+    (picture, _) = pictures(sum_of_sum())
+    assert [node.worker for node in picture.nodes] == found
+    assert set(found) == {0, 1}
+
+
+def test_policy_is_the_configured_one(monkeypatch, tmp_path):
+    def step(name: str, value: Any) -> Any:
+        return dask.delayed(abs)(value, dask_key_name=name)
+
+    module = importlib.import_module("dask_mars.observe.drawing.visualize")
+    drawn: list[Picture] = []
+    monkeypatch.setattr(
+        module, "make_picture", lambda *arguments: drawn.append(make_picture(*arguments)) or drawn[-1]
+    )
+    short, long = step("s1", step("s0", -1)), step("d3", step("d2", step("d1", step("d0", -1))))
+
+    def order(policy: str) -> list[str]:
+        with dask.config.set({"dask-mars.policy": policy}):
+            dask_mars.visualize(short, long, filename=str(tmp_path / "x.svg"), composed=False)
+        return [heading.split()[1] for heading in sorted(texts(drawn[-1]))]
+
+    assert order("memory") == ["s0", "s1", "d0", "d1", "d2", "d3"]
+    assert order("mars") == ["d0", "d1", "d2", "d3", "s0", "s1"]
+    with pytest.raises(ValueError, match="no scheduling policy 'none'"):
+        order("none")
+
+
+# -- pictures -------------------------------------------------------------------------------------------------
+
+
+def test_add_and_sum_are_one_and_the_random_numbers_stay_apart():
+    before, after = pictures(sum_of_sum())
+    assert texts(before)[:4] == ["#0 random (0, 0)", "#1 random (0, 0)", "#2 add (0, 0)", "#3 sum (0, 0)"]
+    assert len(before.nodes) == 17
+    assert before.edges[:3] == [(0, 2), (1, 2), (2, 3)]
+    assert {node.kind for node in before.nodes} == {SINGLE}
+    assert texts(after)[:3] == ["#0 random (0, 0)", "#1 random (0, 0)", "#2 · FUSE of 2 add · sum (0, 0)"]
+    assert texts(after)[-1] == "#12 sum-aggregate"
+    assert len(after.nodes) == 13
+    assert after.edges[:2] == [(0, 2), (1, 2)]
+    assert [node.kind for node in after.nodes[:3]] == [SINGLE, SINGLE, FUSED]
+
+
+def test_requested_chunks_are_marked():
+    a, b = random_pair(chunks=4)
+    for picture in pictures(a + b, (a + b).sum()):
+        assert [node.name.split(" · ")[-1] for node in picture.nodes if node.wanted] == ["add", "sum-aggregate"]
+
+
+def test_colour_is_the_workers():
+    (picture, _) = pictures(sum_of_sum(), num_workers=3)
+    colours = worker_colours(3)
+    assert {node.worker for node in picture.nodes} == {0, 1, 2}
+    assert all(node.colour == colours[node.worker] for node in picture.nodes)
+    assert make_legend([picture]) == [(f"worker {worker}", colours[worker]) for worker in range(3)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 64])
+def test_workers_differ_in_colour(count):
+    colours = worker_colours(count)
+    assert colours.keys() == {NO_WORKER, CLIENT, *range(count)}
+    assert len(set(colours.values())) == count + 2
+    assert all(len(colour) == 7 and int(colour[1:], 16) >= 0 for colour in colours.values())
+
+
+def test_number_is_the_priority_whatever_the_number_of_workers():
+    with dask.annotate(priority=1):
+        first = dask.delayed(abs)(-1)
+    second = dask.delayed(abs)(-2)
+    for num_workers in (1, 2):
+        (picture, _) = pictures(second, first, num_workers=num_workers)
+        assert texts(picture) == ["#1 abs", "#0 abs"]
+
+
+def test_known_values_have_no_number_and_no_worker():
+    (picture, _) = pictures(da.from_array(np.ones((200, 400)), chunks=200) + 1)
+    known = [node for node in picture.nodes if node.kind == KNOWN]
+    assert [node.lines for node in known] == [["array", "(0, 0)"], ["array", "(0, 1)"]]
+    assert {node.worker for node in known} == {NO_WORKER}
+    assert make_legend([picture]) == [("worker 0", worker_colours(2)[0]), ("worker 1", worker_colours(2)[1])]
+
+
+def test_only_the_store_into_the_users_array_is_in_the_users_process():
+    a, b = random_pair(chunks=4)
+    before, after = pictures(da.store(a + b, np.zeros((4, 4)), compute=False, lock=False))
+    assert [(node.name, node.worker) for node in before.nodes] == [
+        ("random", 0),
+        ("random", 1),
+        ("add", 0),
+        ("store-map", CLIENT),
+    ]
+    # Dask's optimizer makes one of the sum and the store, which the conversion cuts in two again.
+    assert [node.worker for node in after.nodes] == [node.worker for node in before.nodes]
+    assert [node.name for node in after.nodes] == [node.name for node in before.nodes]
+    assert make_legend([before])[0] == ("your process", worker_colours(2)[CLIENT])
+
+
+def test_an_input_that_is_used_twice_has_one_edge():
+    (picture, _) = pictures(random_pair(chunks=4)[0].dot(random_pair(chunks=4)[0]))
+    assert len(picture.edges) == len(set(picture.edges))
+
+
+def chunk_graph(*inputs: tuple[int, ...], keys: list[str], outputs: list[int]) -> ChunkGraph:
+    """Return a graph of one operand for each number of inputs; the key ``"known"`` is a value."""
+    widest = max(map(len, inputs)) + 1
+    operands = [Operand("f", (max,), (Step(0, tuple(range(n)), ()),), n, 0) for n in range(widest)]
+    return ChunkGraph(
+        keys=list(keys),
+        operand_of=[DATA if key == "known" else len(sources) for key, sources in zip(keys, inputs, strict=True)],
+        literals=[()] * len(keys),
+        inputs=list(inputs),
+        operands=operands,
+        outputs=outputs,
+        ids={key: chunk for chunk, key in enumerate(keys)},
+    )
+
+
+def test_a_chunk_is_composed_of_what_it_needs_that_is_gone():
+    before = chunk_graph((), (0,), (1,), (1,), (2, 3), keys=["a", "b", "c", "d", "e"], outputs=[4])
+    after = chunk_graph((), (0,), (0, 1), keys=["a", "d", "e"], outputs=[2])
+    # The chunk b went into both of its consumers: each computes it.
+    assert composed_of(before, after) == [[0], [1, 3], [1, 2, 4]]
+    assert composed_of(before, before) == [[0], [1], [2], [3], [4]]
+
+
+def test_what_is_cut_off_computes_the_rest():
+    before = chunk_graph((), (0,), (1,), (2,), keys=["a", "b", "c", "d"], outputs=[3])
+    after = chunk_graph((), (0,), (0, 1), keys=["a", "new", "d"], outputs=[2])
+    assert composed_of(before, after) == [[0], [1, 2], [3]]
+
+
+def test_a_chunk_of_a_new_key_that_nobody_uses_has_the_name_of_that():
+    before = chunk_graph((), keys=["a-1"], outputs=[0])
+    after = chunk_graph((), keys=["b-1"], outputs=[0])
+    assert composed_of(before, after) == [[]]
+    assert texts(make_picture("", after, before, 1, lambda name: name[0])) == ["#0 b"]
+
+
+def test_long_and_repeated_names_are_shortened():
+    keys = ["a", "a2", "b", "c", "d", "e", "f", "g"]
+    before = chunk_graph((), *[(n,) for n in range(7)], keys=keys, outputs=[7])
+    after = chunk_graph((), keys=["g"], outputs=[0])
+    (node,) = make_picture("", after, before, 1, lambda name: name[0]).nodes
+    assert node.lines == ["#0 · FUSE of 8", "2 a · b · … · f · g"]
+    assert node.details == "'g': a, a, b, c, d, e, f, g; worker 0"
+
+
+# -- layout ---------------------------------------------------------------------------------------------------
+
+
+@given(plans())
+def test_inputs_are_below_and_nodes_apart(graph_plan):
+    edges = [(source, node) for node, inputs in enumerate(graph_plan.inputs) for source in dict.fromkeys(inputs)]
+    places = place(len(graph_plan.inputs), edges)
+    for source, node in edges:
+        assert places[source][1] < places[node][1]
+    assert min(column for column, _ in places) == 0
+    assert min(row for _, row in places) >= 0
+    for node, (column, row) in enumerate(places):
+        for other_column, other_row in places[:node]:
+            assert other_row != row or abs(other_column - column) > 1 - 1e-6
+
+
+def test_trees_are_drawn_as_trees():
+    #      6
+    #   2     5
+    #  0 1   3 4
+    edges = [(0, 2), (1, 2), (3, 5), (4, 5), (2, 6), (5, 6)]
+    assert place(7, edges) == [(0, 0), (1, 0), (0.5, 1), (2, 0), (3, 0), (2.5, 1), (1.5, 2)]
+
+
+def test_an_input_is_right_below_its_first_consumer():
+    assert [row for _, row in place(4, [(0, 1), (1, 3), (2, 3)])] == [0, 1, 1, 2]
+
+
+# -- preparation ----------------------------------------------------------------------------------------------
+
+
+def values(graph: ChunkGraph, wanted: list[Any]) -> list[Any]:
+    found = evaluate(graph)
+    return [found[key] for key in wanted]
+
+
+def collections() -> dict[str, Any]:
+    dd = pytest.importorskip("dask.dataframe")
+    pd = pytest.importorskip("pandas")
+    a, b = random_pair()
+    frame = dd.from_pandas(pd.DataFrame({"x": range(6), "y": range(6)}), npartitions=2)
+    return {
+        "elementwise": (a + b).sum(),
+        "contraction": a @ b.T,
+        "shared": da.concatenate([a + 1, (a + 1) * b]),
+        "overlap": a.map_overlap(np.abs, depth=1, boundary="reflect"),
+        "slice": da.from_array(np.arange(40), chunks=10)[5:25].mean(),
+        "delayed": dask.delayed(sum)([dask.delayed(abs)(-1), 2]),
+        "bag": db.from_sequence(range(6), npartitions=2).map(abs).sum(),
+        "dataframe": frame.groupby("y").x.sum(),
+    }
+
+
+@pytest.mark.parametrize("name", collections())
+def test_both_graphs_have_the_same_values(name):
+    found, keys = expression(collections()[name])
+    plain, composed = (values(prepare(found, keys, composed=composed), keys) for composed in (False, True))
+    assert repr(plain) == repr(composed)
+    assert len(prepare(found, keys)) <= len(prepare(found, keys, composed=False))
+
+
+@pytest.fixture
+def prepared(monkeypatch) -> list[ChunkGraph]:
+    """The graphs that computations prepare."""
+    seen: list[ChunkGraph] = []
+
+    def note(*arguments: Any, **options: Any) -> ChunkGraph:
+        seen.append(prepare(*arguments, **options))
+        return seen[-1]
+
+    monkeypatch.setattr("dask_mars.client.backend.prepare", note)
+    return seen
+
+
+@pytest.mark.parametrize("name", collections())
+def test_what_is_drawn_is_what_runs(name, get, prepared):
+    collection = collections()[name]
+    _, drawn = graphs(collection)
+    collection.persist(scheduler=get)
+    collection.compute(scheduler=get)
+    persisted, computed = prepared
+    assert (persisted.keys, persisted.inputs) == (drawn.keys, drawn.inputs)
+    # Without the task that puts the collection together.
+    inputs = [
+        sources
+        for key, sources in zip(computed.keys, computed.inputs, strict=True)
+        if not str(key).startswith("finalize-")
+    ]
+    assert inputs == drawn.inputs
+
+
+# -- files ----------------------------------------------------------------------------------------------------
+
+
+def drawn(*arguments: Any, **options: Any) -> str:
+    """Return the picture as SVG, in which texts can be searched."""
+    dask_mars.visualize(*arguments, filename="drawn.svg", **options)
+    return Path("drawn.svg").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fonts() -> None:
+    """Matplotlib keeps the files of its fonts open."""
+    if importlib.util.find_spec("matplotlib"):
+        dask_mars.visualize(dask.delayed(abs)(-1), filename=None)
+
+
+@pytest.fixture(autouse=True)
+def in_own_directory(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@needs_matplotlib
+def test_matplotlib_draws_texts_in_colours(tmp_path):
+    dask_mars.visualize(sum_of_sum(), filename="sum.svg", num_workers=2)
+    text = (tmp_path / "sum.svg").read_text(encoding="utf-8")
+    for part in (
+        "before composing: 17 chunks",
+        "after composing: 13 chunks",
+        "add · sum",
+        "#2 · FUSE of 2",
+        "(0, 0)",
+        "worker 0",
+        "worker 1",
+        *(worker_colours(2)[worker] for worker in (0, 1)),
+    ):
+        assert part in text
+
+
+@needs_matplotlib
+def test_the_same_graph_gives_the_same_file(tmp_path):
+    for name in ("first.svg", "second.svg"):
+        dask_mars.visualize(sum_of_sum(), filename=name, num_workers=2)
+    assert (tmp_path / "first.svg").read_bytes() == (tmp_path / "second.svg").read_bytes()
+
+
+@needs_matplotlib
+@pytest.mark.parametrize(
+    ("options", "name", "start"),
+    [
+        ({}, "mars.png", b"\x89PNG"),
+        ({"filename": "graph"}, "graph.png", b"\x89PNG"),
+        ({"filename": "graph", "format": "pdf"}, "graph.pdf", b"%PDF"),
+        ({"filename": "graph.jpeg"}, "graph.jpeg", b"\xff\xd8"),
+        ({"filename": Path("graph.svg")}, "graph.svg", b"<?xml"),
+    ],
+)
+def test_file_is_named_as_dask_does(tmp_path, options, name, start):
+    dask_mars.visualize(dask.delayed(abs)(-1), **options)
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [name]
+    assert (tmp_path / name).read_bytes().startswith(start)
+
+
+def test_the_direction_is_as_asked():
+    found = {rankdir: figure._oriented([(0, 0), (0, 1)], rankdir) for rankdir in ("BT", "TB", "LR", "RL")}
+    assert found == {
+        "BT": [(0, 0), (0, 1)],
+        "TB": [(0, 1), (0, 0)],
+        "LR": [(0, 0), (1, 0)],
+        "RL": [(1, 0), (0, 0)],
+    }
+
+
+@needs_matplotlib
+def test_names_are_drawn_as_they_are():
+    assert "$a^b$ &lt;x&gt;" in drawn(dask.delayed(abs)(-1, dask_key_name="$a^b$ <x>"), num_workers=1)
+
+
+@pytest.mark.parametrize(
+    ("composed", "titles"),
+    [
+        ("both", ["before composing: 17 chunks", "after composing: 13 chunks"]),
+        (True, ["after composing: 13 chunks"]),
+        (False, ["before composing: 17 chunks"]),
+    ],
+)
+def test_graphs_are_drawn_as_asked(composed, titles):
+    source = drawn(sum_of_sum(), composed=composed)
+    assert [
+        title for title in ("before composing: 17 chunks", "after composing: 13 chunks") if title in source
+    ] == titles
+
+
+def test_a_graph_without_chains_is_drawn_once():
+    assert "1 chunk, nothing to compose" in drawn(dask.delayed(abs)(-1))
+    assert "17 chunks, nothing to compose" in drawn(sum_of_sum(), optimize_graph=False)
+
+
+@pytest.mark.filterwarnings("ignore:Computing mixed collections")
+def test_collections_of_all_kinds_are_drawn_together():
+    source = drawn([sum_of_sum(), {"bag": collections()["bag"]}], collections()["dataframe"], 3, composed=True)
+    assert "sum-aggregate" in source
+    assert "FUSE" not in source
+    assert "dasharray" in source
+
+
+@needs_ipython
+@needs_matplotlib
+@pytest.mark.parametrize(
+    ("filename", "kind"), [("a.png", "Image"), ("a.jpeg", "Image"), ("a.svg", "SVG"), (None, "Image")]
+)
+def test_notebooks_are_given_what_dask_gives_them(filename, kind):
+    assert type(dask_mars.visualize(dask.delayed(abs)(-1), filename=filename)).__name__ == kind
+
+
+def test_missing_library_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(RuntimeError, match="pip install 'dask-mars"):
+        dask_mars.visualize(dask.delayed(abs)(-1))
+
+
+# -- bad input ------------------------------------------------------------------------------------------------
+
+
+def test_too_many_chunks_are_refused_with_their_number(tmp_path):
+    x = sum_of_sum()
+    with pytest.raises(ValueError, match=r"^30 chunks .* the limit is 29\..* composed=True .* limit=30 "):
+        dask_mars.visualize(x, limit=29)
+    assert not [path for path in tmp_path.iterdir() if path.is_file()]
+    dask_mars.visualize(x, limit=30)
+    dask_mars.visualize(x, limit=13, composed=True)
+    dask_mars.visualize(x, limit=None)
+    with pytest.raises(ValueError, match=r"^5,001 .* the limit is 5,000\. .* chunks\. limit=5001 "):
+        dask_mars.visualize(da.zeros(5_001, chunks=1), detail="chunks")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((), {}, "nothing to draw"),
+        ((1, "text"), {}, "nothing to draw"),
+        (([dask.delayed(abs)(-1)],), {"traverse": False}, "nothing to draw"),
+        ((dask.delayed(abs)(-1),), {"composed": "yes"}, "composed must be"),
+        ((dask.delayed(abs)(-1),), {"num_workers": 0}, "number of workers"),
+    ],
+)
+def test_arguments_without_sense_are_refused(tmp_path, arguments, options, message):
+    with pytest.raises(ValueError, match=message):
+        dask_mars.visualize(*arguments, **options)
+    assert not [path for path in tmp_path.iterdir() if path.is_file()]
+
+
+@needs_matplotlib
+def test_what_the_drawing_does_not_know_is_refused():
+    with pytest.raises(ValueError, match="rankdir must be"):
+        dask_mars.visualize(dask.delayed(abs)(-1), rankdir="up")
+    with pytest.raises(TypeError, match="nodesep"):
+        dask_mars.visualize(dask.delayed(abs)(-1), nodesep="1")
+    with pytest.raises(ValueError, match="dot"):
+        dask_mars.visualize(dask.delayed(abs)(-1), format="dot")
+
+
+def test_only_those_who_draw_load_the_code_for_it(scripts):
+    script = """
+import sys, dask_mars
+assert "visualize" in dir(dask_mars)
+drawing = "dask_mars.observe.drawing", "matplotlib"
+assert not [name for name in sys.modules if name.startswith(drawing)]
+assert callable(dask_mars.visualize) and callable(dask_mars.visualize)
+assert "dask_mars.observe.drawing" in sys.modules
+assert not [name for name in sys.modules if name == "matplotlib"]
+"""
+    result = scripts.run("-c", script)
+    assert result.returncode == 0, result.stderr
+
+
+# -- what fits a screen -----------------------------------------------------------------------------------------
+
+
+def layered() -> Any:
+    x = da.random.default_rng(0).random((60, 60), chunks=10)
+    return (x - x.mean(axis=0)).std()
+
+
+def test_many_chunks_are_drawn_by_layers():
+    source = drawn(layered())
+    assert "36 chunks" in source
+    assert "sub · var" in source
+    assert "(5, 5)" not in source
+    assert "worker 0" not in source
+
+
+def test_chunks_are_drawn_on_request():
+    assert "(5, 5)" in drawn(layered(), detail="chunks")
+    assert "4 chunks" in drawn(sum_of_sum(), detail="layers")
+    assert "(1, 1)" in drawn(sum_of_sum())
+    with pytest.raises(ValueError, match="detail must be 'auto', 'layers' or 'chunks', not 'rows'"):
+        dask_mars.visualize(sum_of_sum(), detail="rows")
+
+
+def test_a_layer_says_how_many_chunks_and_how_large():
+    before, after = graphs(layered())
+    picture = make_layers_picture("t", after, before, key_split, units.size)
+    by_name = {node.name: node for node in picture.nodes}
+    assert by_name["random"].lines == ["36 chunks", "random", "28.1 KiB"]
+    assert by_name["sub · var"].kind == "fused"
+    assert sum(node.wanted for node in picture.nodes) == 1
+    assert all(source < position for source, position in picture.edges)
+
+
+def test_notebooks_scale_what_is_too_wide(tmp_path):
+    display = pytest.importorskip("IPython.display")
+    image = dask_mars.visualize(layered(), filename=str(tmp_path / "wide.png"))
+    assert isinstance(image, display.Image)
+    assert image.width == 900
+    image = dask_mars.visualize(da.ones(2, chunks=1) + 1, filename=str(tmp_path / "narrow.png"))
+    assert image.width is None
+    svg = dask_mars.visualize(layered(), filename=str(tmp_path / "wide.svg"))
+    assert 'style="max-width: 100%; height: auto"' in svg.data
