@@ -59,27 +59,15 @@ LARGER = {
 
 #: Class names that several modules define.
 SHARED_NAMES = {
-    "Blocks",
     "Computation",
     "Context",
-    "Explanation",
     "Failed",
-    "Failure",
     "Finished",
     "Free",
-    "LayerProfile",
-    "LogLine",
-    "Memory",
     "Policy",
-    "Problem",
-    "Profile",
     "Run",
     "Saver",
-    "Service",
     "Setting",
-    "Store",
-    "Submission",
-    "Worker",
 }
 
 

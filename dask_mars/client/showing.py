@@ -98,17 +98,7 @@ def _layer_row(layer: LayerCounts, state: str) -> tuple[Any, ...]:
 
 
 def runtime_as_html(title: str, facts: Iterable[str], records: Iterable[Record]) -> str:
-    """Return the state of a runtime, and a table of its latest computations.
-
-    Parameters
-    ----------
-    title : str
-        Heading.
-    facts : iterable of str
-        Lines below it.
-    records : iterable of Record
-        The newest first.
-    """
+    """Return the state of a runtime, and a table of its latest computations."""
     known = list(records)
     more = len(known) - _MOST_COMPUTATIONS
     rows = [_computation_row(record) for record in known[:_MOST_COMPUTATIONS]]

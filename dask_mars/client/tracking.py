@@ -25,15 +25,7 @@ _PATIENCE_S, _GOOD_S = 0.03, 0.02
 
 
 class EngineSource:
-    """Progress of an engine's computation.
-
-    Parameters
-    ----------
-    engine : Engine
-        The engine that computes it.
-    run : GraphRun
-        The computation.
-    """
+    """Progress of an engine's computation."""
 
     def __init__(self, engine: Engine, run: GraphRun) -> None:
         self._engine = engine
@@ -135,13 +127,7 @@ class Last(NamedTuple):
 
 
 class FinalSource:
-    """Progress of a computation at its end.
-
-    Parameters
-    ----------
-    last : Last
-        Measurements of its chunks; dropped once they are counted by layer.
-    """
+    """Progress of a computation at its end."""
 
     def __init__(self, last: Last) -> None:
         self._last: Last | None = last

@@ -140,13 +140,7 @@ class TrackedComputation:
 
 
 class Dashboard(SchedulerPlugin):  # type: ignore[misc]
-    """Keeps the progress of dask_mars's computations until the scheduler forgets their tasks.
-
-    Parameters
-    ----------
-    scheduler : Scheduler
-        Dask's scheduler.
-    """
+    """Keeps the progress of dask_mars's computations until the scheduler forgets their tasks."""
 
     name = "dask-mars-overview"
 
@@ -219,13 +213,7 @@ class Dashboard(SchedulerPlugin):  # type: ignore[misc]
         self.revision += 1
 
     def cancel(self, name: str) -> None:
-        """Cancel a computation at the scheduler; its user's call raises.
-
-        Parameters
-        ----------
-        name : str
-            Name of the computation, from the annotations of its subtasks.
-        """
+        """Cancel a computation at the scheduler; its user's call raises."""
         tracked = self._computations[name]
         tracked.is_cancelled = True
         self._note(tracked)

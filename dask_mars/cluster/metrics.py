@@ -22,23 +22,7 @@ SUBTASKS = "dask-mars-subtasks"
 
 
 def measure(engine: Engine, subtasks: Mapping[Any, int | None], managed_bytes: int) -> dict[str, Any]:
-    """Return metrics that replace or extend those of a stock worker.
-
-    Parameters
-    ----------
-    engine : Engine
-        The agent's engine.
-    subtasks : mapping
-        Engine's number of each subtask in progress by key, None before the engine has it.
-    managed_bytes : int
-        Bytes of all results that Dask knows, as if they were in memory.
-
-    Returns
-    -------
-    dict
-        ``memory`` and ``spilled_bytes`` mean the same as on stock workers, and include the worker processes and
-        the store. Other plain numbers are columns on the dashboard's page of workers.
-    """
+    """Return metrics that replace or extend those of a stock worker."""
     view = engine.view
     store, on_disk_bytes = view.store(), view.on_disk_bytes()
     running = Counter([noted.graph for noted in view.running().values() if noted is not None])

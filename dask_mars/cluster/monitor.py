@@ -23,13 +23,6 @@ class ClusterMonitor:
 
     A subtask counts for the layer of its result. The scheduler does not know its other layers, the dependencies of
     layers, and the output of agents.
-
-    Parameters
-    ----------
-    scheduler : Scheduler
-        Dask's scheduler.
-    dashboard : Dashboard
-        The dashboard of that scheduler.
     """
 
     def __init__(self, scheduler: Scheduler, dashboard: Dashboard) -> None:
@@ -256,11 +249,6 @@ def install(scheduler: Scheduler) -> Dashboard:
 
     The token of ``dask-mars.web.token`` is needed to cancel. Without one everyone may look, as on all of Dask's
     pages.
-
-    Parameters
-    ----------
-    scheduler : Scheduler
-        Dask's scheduler. An installed dashboard stays.
     """
     dashboard: Dashboard | None = scheduler.plugins.get(Dashboard.name)
     if dashboard is None:

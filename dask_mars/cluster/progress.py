@@ -79,13 +79,7 @@ class _News:
 
 
 class ProgressSender:
-    """Reports progress of a worker's subtasks, about ten times a second, while there is any.
-
-    Parameters
-    ----------
-    worker : Worker
-        A worker of Dask's.
-    """
+    """Reports progress of a worker's subtasks, about ten times a second, while there is any."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -125,17 +119,7 @@ class ProgressSender:
 
 
 class SubtaskObserver:
-    """Reports the progress of a subtask's chunks.
-
-    Parameters
-    ----------
-    messenger : ProgressSender
-        Sender of this worker.
-    mark : mapping
-        The client's annotation of the subtask, see `ProgressReceiver.mark`.
-    known : int
-        Number of chunks of its graph with known values, which come first.
-    """
+    """Reports the progress of a subtask's chunks."""
 
     wants_tasks = True
     values_wanted = False
@@ -191,19 +175,6 @@ class ProgressReceiver:
 
     Reports of different hosts may overtake each other, lost chunks are computed again, and other workers than
     agents send no reports. So the end of a chunk implies the end of its inputs.
-
-    Parameters
-    ----------
-    client : Client
-        A client connected to the cluster.
-    name : str
-        Name of the computation.
-    graph : ChunkGraph
-        The graph that is computed.
-    subtasks : sequence of Subtask
-        The subtasks of the graph.
-    observer : Observer
-        Receives the progress.
     """
 
     def __init__(

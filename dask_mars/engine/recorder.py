@@ -18,16 +18,6 @@ class Recorder:
     """Writes events and instructions to a file, as they come.
 
     Errors of the disk do not concern the computations: the log ends there.
-
-    Parameters
-    ----------
-    path : str
-        Path of the file, which is replaced. ``{pid}`` and ``{engine}`` in it stand for the number of the process
-        and of the engine.
-    engine : int
-        Number of the engine in its process.
-    parameters : Parameters
-        Parameters of the state machine.
     """
 
     def __init__(self, path: str, engine: int, parameters: Parameters) -> None:

@@ -64,13 +64,6 @@ class LayerIndex:
 
     Tasks whose keys are no tuples, those of `dask.delayed`, make layers by the names of their functions.
 
-    Parameters
-    ----------
-    keys : sequence of key
-        The keys of all chunks.
-    operand_of : sequence of int
-        The operand of each chunk; negative for chunks with known values.
-
     Attributes
     ----------
     names : list of str

@@ -29,13 +29,7 @@ def is_notebook() -> bool:
 
 
 class NotebookDisplay(Display):
-    """Bars of several computations below a cell.
-
-    Parameters
-    ----------
-    layers : int
-        Most bars for one computation.
-    """
+    """Bars of several computations below a cell."""
 
     def __init__(self, layers: int) -> None:
         super().__init__()

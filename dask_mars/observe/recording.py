@@ -220,15 +220,6 @@ class Track:
 class Recording(Listener):
     """Records the events of this process's engines; all times are of `time.perf_counter`.
 
-    Parameters
-    ----------
-    accepts : callable, optional
-        Returns whether to record an engine. Default: all.
-    most_tracks : int, optional
-        Most computations; the oldest go first.
-    wants_steps : bool, optional
-        Whether workers measure how long they load and seal.
-
     Attributes
     ----------
     tracks : dict

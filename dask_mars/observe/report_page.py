@@ -49,19 +49,7 @@ def placeholder(title: str, when: str) -> str:
 
 
 def as_html(recorded: Recorded, title: str, when: str, outcome: str, facts: Mapping[str, Any]) -> str:
-    """Return the page.
-
-    Parameters
-    ----------
-    recorded : Recorded
-        The data.
-    title, when : str
-        Heading and time.
-    outcome : str
-        "finished", or the reason for another end.
-    facts : mapping
-        Tables of values by name, by their headings.
-    """
+    """Return the page."""
     colours = _layer_colours(recorded)
     layers = recorded.longest()
     return render(

@@ -30,19 +30,7 @@ class MemoryUse(NamedTuple):
 
 
 class Tally:
-    """Progress of one computation.
-
-    Parameters
-    ----------
-    index : LayerIndex
-        The layers of its chunks.
-    durations_s : array
-        Duration of each chunk, negative before it is computed; others write it.
-    running, failed : callable
-        Return the numbers of running and of failed chunks.
-    engine : EngineView, optional
-        The engine that computes it, if known.
-    """
+    """Progress of one computation."""
 
     def __init__(
         self,

@@ -32,15 +32,7 @@ def display_on(console: Console | None, layers: int) -> Display:
 
 
 class LinesDisplay(Display):
-    """Writes a line for each computation at its end, and lines in growing intervals for long ones.
-
-    Parameters
-    ----------
-    console : rich.console.Console
-        Where to write.
-    first_s : float, optional
-        Time until the first line about a running computation, in seconds.
-    """
+    """Writes a line for each computation at its end, and lines in growing intervals for long ones."""
 
     def __init__(self, console: Console, first_s: float = _FIRST_LINE_S) -> None:
         super().__init__()
@@ -61,15 +53,7 @@ class LinesDisplay(Display):
 
 
 class TerminalDisplay(Display):
-    """Bars of several computations in a terminal.
-
-    Parameters
-    ----------
-    console : rich.console.Console
-        Where to draw.
-    layers : int
-        Most bars for one computation.
-    """
+    """Bars of several computations in a terminal."""
 
     def __init__(self, console: Console, layers: int) -> None:
         super().__init__()

@@ -20,13 +20,6 @@ def merged(rows: Iterable[Row], most: int = MOST_TASKS) -> list[Row]:
     Neighbours are consecutive rows of one worker. Those with the smallest gap are merged first, rows of one layer
     before others; the merged row has the layer that took longer.
 
-    Parameters
-    ----------
-    rows : iterable of tuple
-        Worker, start, end, number of the layer, chunks.
-    most : int, optional
-        Most rows to return, but at least one for each worker.
-
     Examples
     --------
     >>> merged([(0, 0.0, 1.0, 0, 1), (0, 1.1, 2.0, 0, 1), (0, 9.0, 9.5, 0, 1)], most=2)

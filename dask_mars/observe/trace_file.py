@@ -39,11 +39,6 @@ class TraceFile:
 
     If the process is killed, the file lacks the closing bracket, which viewers do not need, and the last half
     second. Methods that return iterators are for `note`, which calls them in the writing thread.
-
-    Parameters
-    ----------
-    path : Path
-        Path of the file, which is replaced.
     """
 
     def __init__(self, path: Path) -> None:

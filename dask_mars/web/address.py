@@ -53,14 +53,6 @@ def directory() -> Path:
 def find(address: str | os.PathLike[str] | None = None, token: str | None = None) -> Endpoint:
     """Return the endpoint of a service.
 
-    Parameters
-    ----------
-    address : str or path, optional
-        A URL; a unix socket; the directory of a service; or its connection file. Default:
-        ``dask-mars.web.address``, else this user's service on this machine.
-    token : str, optional
-        Default: ``dask-mars.web.token``, or that of the connection file.
-
     Raises
     ------
     ValueError

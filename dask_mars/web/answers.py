@@ -12,7 +12,7 @@ Row = Annotated[int, ("minimum", -1), "-1 is the process that has asked for the 
 Uuid = Annotated[str, ("format", "uuid")]
 
 
-class Problem(TypedDict):
+class ProblemAnswer(TypedDict):
     """RFC 9457."""
 
     type: str
@@ -31,7 +31,7 @@ class Chunks(TypedDict):
     failed: Count
 
 
-class Failure(TypedDict):
+class FailureAnswer(TypedDict):
     """The exception of a computation."""
 
     type: str
@@ -61,7 +61,7 @@ class Summary(TypedDict):
     revision: Annotated[Count, "Changes with each change that an answer shows."]
     chunks: Chunks
     remaining: Annotated[float | None, "Estimated seconds."]
-    error: Failure | None
+    error: FailureAnswer | None
     result: Result | None
 
 
@@ -78,7 +78,7 @@ class Layer(TypedDict):
     bytes: Count
 
 
-class Computation(Summary):
+class ComputationAnswer(Summary):
     """A computation and its layers."""
 
     layers: list[Layer]
@@ -91,7 +91,7 @@ class Computations(TypedDict):
     next: Annotated[str | None, "For `before`: continues the list; null at the end."]
 
 
-class Worker(TypedDict):
+class WorkerAnswer(TypedDict):
     """A worker."""
 
     worker: Count
@@ -102,7 +102,7 @@ class Worker(TypedDict):
     in_hand: Count
 
 
-class Memory(TypedDict):
+class MemoryAnswer(TypedDict):
     """Memory of an engine, in bytes."""
 
     limit_bytes: Count
@@ -135,8 +135,8 @@ class Overview(TypedDict):
     missing_extensions: NotRequired[
         Annotated[list[str], "C extensions that are not installed; absent if none is."]
     ]
-    workers: list[Worker]
-    memory: Memory
+    workers: list[WorkerAnswer]
+    memory: MemoryAnswer
     counts: Counts
 
 
@@ -148,7 +148,7 @@ class Error(TypedDict):
     traceback: str
 
 
-class LogLine(TypedDict):
+class LogLineAnswer(TypedDict):
     """A line that tasks wrote."""
 
     time: float
@@ -159,7 +159,7 @@ class LogLine(TypedDict):
 class Log(TypedDict):
     """The output of tasks, the oldest line first."""
 
-    lines: list[LogLine]
+    lines: list[LogLineAnswer]
     truncated: bool
 
 
@@ -193,7 +193,7 @@ class LayerGraph(TypedDict):
     edges: Annotated[list[tuple[Count, Count]], "Places in `layers`."]
 
 
-class Blocks(TypedDict):
+class BlocksAnswer(TypedDict):
     """The blocks of one layer."""
 
     name: str
@@ -208,7 +208,7 @@ class Blocks(TypedDict):
     truncated: bool
 
 
-class LayerProfile(TypedDict):
+class LayerProfileAnswer(TypedDict):
     """Time and memory of a layer."""
 
     name: str
@@ -219,13 +219,13 @@ class LayerProfile(TypedDict):
     stored_bytes: Count
 
 
-class Profile(TypedDict):
+class ProfileAnswer(TypedDict):
     """Time and memory of each layer."""
 
-    layers: list[LayerProfile]
+    layers: list[LayerProfileAnswer]
 
 
-class Explanation(TypedDict):
+class ExplanationAnswer(TypedDict):
     """Why a computation, or a chunk, waits."""
 
     rows: list[str]
@@ -278,7 +278,7 @@ class ResultError(TypedDict):
     pickle: NotRequired[Annotated[str, ("contentEncoding", "base64")]]
 
 
-class NoResult(Problem):
+class NoResult(ProblemAnswer):
     """A problem with the computation's end."""
 
     error: NotRequired[ResultError]

@@ -144,7 +144,7 @@ PARAMETERS: Mapping[str, Any] = {
 ROUTES = (
     _get("state", "state", answers.Overview, "after", "wait"),
     _get("computations", "computations", answers.Computations, "state", "before", "limit"),
-    _get("computations/{id}", "computation", answers.Computation, "after", "wait"),
+    _get("computations/{id}", "computation", answers.ComputationAnswer, "after", "wait"),
     Route(
         "POST",
         "computations/{id}/cancel",
@@ -156,10 +156,10 @@ ROUTES = (
     _get("computations/{id}/error", "error", answers.Error),
     _get("computations/{id}/log", "log", answers.Log),
     _get("computations/{id}/timeline", "timeline", answers.Timeline),
-    _get("computations/{id}/graph", "graph", answers.LayerGraph | answers.Blocks, "layer"),
-    _get("computations/{id}/profile", "profile", answers.Profile),
-    _get("computations/{id}/explain", "explain", answers.Explanation, "key"),
-    _get("explain", "explainAll", answers.Explanation, "key"),
+    _get("computations/{id}/graph", "graph", answers.LayerGraph | answers.BlocksAnswer, "layer"),
+    _get("computations/{id}/profile", "profile", answers.ProfileAnswer),
+    _get("computations/{id}/explain", "explain", answers.ExplanationAnswer, "key"),
+    _get("explain", "explainAll", answers.ExplanationAnswer, "key"),
     _get("openapi.json", "openapi", dict[str, Any]),
 )
 
@@ -292,13 +292,6 @@ def after_cursor(text: str) -> tuple[float, str]:
 
 def page_of(summaries: list[Json], state: str | None, before: str | None, limit: int) -> Json:
     """Return a part of a list of summaries, as `Monitor.computations` does.
-
-    Parameters
-    ----------
-    summaries : list of dict
-        All there are, in any order.
-    state, before, limit
-        As `Monitor.computations` takes them.
 
     Raises
     ------

@@ -118,15 +118,7 @@ class HealthHandler(Handler):
 
 
 def api_rules(site: Site, prefix: str = "") -> list[Rule]:
-    """Return the handlers of the API, with tornado's patterns.
-
-    Parameters
-    ----------
-    site : Site
-        The shared objects.
-    prefix : str, optional
-        Prefix of all paths.
-    """
+    """Return the handlers of the API, with tornado's patterns."""
     shared = {"site": site}
     of_routes: dict[str, tuple[type[Handler], dict[str, Any]]] = {
         "state": (StateHandler, {}),

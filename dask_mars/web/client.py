@@ -137,7 +137,7 @@ class Service:
         frames = pack(value)
         chosen = {name: int(options[name]) for name in ("num_workers", "retries") if options.get(name) is not None}
         sizes = tuple(frame.nbytes for frame in frames)
-        header = wire.Submission(kind, sizes, versions(), str(options.get("name") or ""), chosen)
+        header = wire.SubmissionHeader(kind, sizes, versions(), str(options.get("name") or ""), chosen)
         self._connection.ask(
             "PUT", f"computations/{id}", [header.encode(), *frames], {"Content-Type": wire.MEDIA_TYPE}
         )

@@ -58,13 +58,7 @@ class _NotNow(Exception):
 
 
 class Connection:
-    """Connections to a service, kept for later requests. It is thread-safe.
-
-    Parameters
-    ----------
-    endpoint : Endpoint
-        The address of the service.
-    """
+    """Connections to a service, kept for later requests. It is thread-safe."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -173,22 +167,6 @@ class Connection:
         patience_s: float | None = None,
     ) -> Json:
         """Make a request with an answer in JSON.
-
-        Parameters
-        ----------
-        method, path : str
-            Method of HTTP, and path below ``api/v1``.
-        body : sequence of bytes-like, optional
-            Parts of the body, in order.
-        headers : mapping, optional
-            Further headers.
-        patience_s : float, optional
-            Longest time that the service may be unreachable. Default: ``dask-mars.web.patience``.
-
-        Returns
-        -------
-        dict
-            Empty for an answer without a body.
 
         Raises
         ------

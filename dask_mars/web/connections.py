@@ -41,13 +41,6 @@ class BoundedServer(HTTPServer):  # type: ignore[misc]
     """A server that closes the connection that is idle for the longest time when there are too many.
 
     It must be created in the thread of its event loop.
-
-    Parameters
-    ----------
-    application : Application
-        The application.
-    **options
-        As for `tornado.httpserver.HTTPServer`.
     """
 
     def initialize(self, application: Any, **options: Any) -> None:

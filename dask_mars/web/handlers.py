@@ -23,21 +23,7 @@ def make_application(
     executor: Executor | None = None,
     **options: Any,
 ) -> Application:
-    """Return an application of tornado with the API and the page.
-
-    Parameters
-    ----------
-    monitor : Monitor
-        Source of the data.
-    security : Security
-        Who may see them.
-    extra_handlers : sequence of rules, or function, optional
-        Rules before our own: triples of a pattern, a class and its arguments. A function gets the `Site`.
-    executor : Executor, optional
-        Where to call the monitor. Default: the event loop.
-    **options
-        As for `Site`.
-    """
+    """Return an application of tornado with the API and the page."""
     site = Site(monitor, security, executor, **options)
     extra = extra_handlers(site) if callable(extra_handlers) else extra_handlers
     return Application(

@@ -31,19 +31,7 @@ Rule = tuple[str, type[RequestHandler], dict[str, Any]]
 
 
 class Site:
-    """The objects that all handlers of a server share.
-
-    Parameters
-    ----------
-    monitor : Monitor
-        Source of the data.
-    security : Security
-        Who may see them.
-    executor : Executor, optional
-        Where the monitor is asked. By default in the event loop.
-    more_routes : sequence of Route, optional
-        Further routes, which the description of the API has besides `api.ROUTES`.
-    """
+    """The objects that all handlers of a server share."""
 
     def __init__(
         self,

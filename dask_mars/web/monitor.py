@@ -34,20 +34,6 @@ class Monitor(Protocol):
     def computations(self, state: str | None, before: str | None, limit: int) -> Json:
         """Return summaries, the newest first.
 
-        Parameters
-        ----------
-        state : str or None
-            State to select, one of `STATES`.
-        before : str or None
-            The `next` of the previous answer.
-        limit : int
-            Most summaries to return.
-
-        Returns
-        -------
-        dict
-            ``{"computations": [...], "next": text to continue with, or None at the end}``.
-
         Raises
         ------
         ValueError

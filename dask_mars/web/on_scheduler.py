@@ -43,15 +43,6 @@ def rules(monitor: Monitor, prefix: str, figures: Iterable[tuple[str, Callable[[
     With ``dask-mars.web.token``, viewing needs it or ``view-token``. Otherwise everyone may view, and cancelling
     is disabled. Names of hosts are not checked: Dask's server accepts any, and browsers send a cookie only to the
     host that has set it.
-
-    Parameters
-    ----------
-    monitor : Monitor
-        The monitor. It is called in the event loop of the scheduler, where that lives.
-    prefix : str
-        Prefix of all paths, without a slash at the end.
-    figures : iterable of pair, optional
-        Further paths below the prefix, and functions that return their content.
     """
     token, view_token = config.get("web.token"), config.get("web.view-token")
     is_open = token is None and view_token is None

@@ -63,7 +63,11 @@ def document(routes: Iterable[Route]) -> Json:
     for route in routes:
         paths.setdefault(f"/{ROOT}/{route.path}", {})[route.method.lower()] = schemas.operation(route)
     problem = schemas.answer(
-        Answer("What is wrong.", {PROBLEM: answers.Problem}, {"Retry-After": Annotated[int, "Seconds; with 503."]})
+        Answer(
+            "What is wrong.",
+            {PROBLEM: answers.ProblemAnswer},
+            {"Retry-After": Annotated[int, "Seconds; with 503."]},
+        )
     )
     components = {"schemas": schemas.named, "responses": {"Problem": problem}, "securitySchemes": _SECURITY}
     return {**_ABOUT, "paths": paths, "components": components}
@@ -131,16 +135,16 @@ class _Schemas:
             return {"type": "object", "additionalProperties": self.of(arguments[1])}
         if is_typeddict(hint):
             self._add(hint)
-            return {"$ref": f"#/components/schemas/{hint.__name__}"}
+            return {"$ref": f"#/components/schemas/{_name(hint)}"}
         if hint is bytes:
             return {"type": "string", "format": "binary"}
         return {} if hint is Any else {"type": _TYPES[hint]}
 
     def _add(self, hint: Any) -> None:
-        if hint.__name__ in self.named:
+        if _name(hint) in self.named:
             return
         described: Json = {"type": "object", "description": hint.__doc__, "additionalProperties": False}
-        self.named[hint.__name__] = described
+        self.named[_name(hint)] = described
         fields = get_type_hints(hint, include_extras=True)
         # Annotations are text, of which `__required_keys__` does not see the marks.
         optional = {name for name, field in fields.items() if get_origin(field) is NotRequired}
@@ -148,6 +152,11 @@ class _Schemas:
             name: self.of(get_args(field)[0] if name in optional else field) for name, field in fields.items()
         }
         described["required"] = [name for name in fields if hint.__total__ and name not in optional]
+
+
+def _name(hint: type) -> str:
+    """Return the name of a schema; those of typed dicts are unique in the code."""
+    return hint.__name__.removesuffix("Answer")
 
 
 __all__ = ["document"]

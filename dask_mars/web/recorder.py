@@ -24,13 +24,7 @@ _KINDS = {"failure": "retry", "death": "death", "cancelled": "cancel"}
 
 
 class PageRecorder:
-    """Records a runtime's engine while a page is open.
-
-    Parameters
-    ----------
-    find_engine : callable
-        Returns the view of the engine to listen to, None while there is none; also called in engines' threads.
-    """
+    """Records a runtime's engine while a page is open."""
 
     def __init__(self, find_engine: Callable[[], EngineView | None]) -> None:
         self._find_engine = find_engine

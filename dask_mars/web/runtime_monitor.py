@@ -37,13 +37,7 @@ _NO_TIME = "the engine takes in a graph, and has no time to say more"
 
 
 class RuntimeMonitor:
-    """Monitor of one runtime; see `Monitor`.
-
-    Parameters
-    ----------
-    runtime : Runtime
-        The runtime.
-    """
+    """Monitor of one runtime; see `Monitor`."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime

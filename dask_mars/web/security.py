@@ -119,19 +119,6 @@ class Security:
     ) -> Access:
         """Return the access of a request.
 
-        Parameters
-        ----------
-        method : str
-            Method, in capitals.
-        headers : mapping
-            Headers, case-insensitive.
-        cookies : mapping
-            Cookies.
-        query_token : str, optional
-            Token in the address, if the route accepts one.
-        from_own_user : bool, optional
-            Whether it came by a socket that only the server's own user can connect to.
-
         Raises
         ------
         Refused

@@ -40,15 +40,7 @@ class _Kept:
 
 
 class Snapshots:
-    """The answers of a monitor, shared by all requests of an event loop.
-
-    Parameters
-    ----------
-    monitor : Monitor
-        The monitor.
-    executor : Executor, optional
-        Where to call the monitor. Default: the event loop, for monitors of objects that live there.
-    """
+    """The answers of a monitor, shared by all requests of an event loop."""
 
     def __init__(self, monitor: Monitor, executor: Executor | None = None) -> None:
         self.monitor = monitor
@@ -85,13 +77,7 @@ class Snapshots:
         return kept
 
     def forget(self, *question: Any) -> None:
-        """Drop answers after a change, so that the next requests call the monitor.
-
-        Parameters
-        ----------
-        *question : optional
-            Name and arguments of a method, if only its result has changed.
-        """
+        """Drop answers after a change, so that the next requests call the monitor."""
         if question:
             self._kept.pop(question, None)
         else:

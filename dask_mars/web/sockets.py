@@ -89,15 +89,6 @@ def _answers(path: Path) -> bool:
 def bind_tcp(address: str, port: int, *, behind_proxy: bool) -> socket.socket:
     """Return a socket that listens at one address.
 
-    Parameters
-    ----------
-    address : str
-        Name or number of an interface of this machine.
-    port : int
-        0 for any free port.
-    behind_proxy : bool
-        Whether connections come by a proxy, which encrypts.
-
     Raises
     ------
     ValueError

@@ -55,7 +55,7 @@ class BadBody(ValueError):
 
 
 @dataclass(frozen=True)
-class Submission:
+class SubmissionHeader:
     """The header of a submission.
 
     Attributes
@@ -149,17 +149,8 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def decode_submission(text: bytes, versions: Mapping[str, str], size_bytes: int) -> Submission:
+def decode_submission(text: bytes, versions: Mapping[str, str], size_bytes: int) -> SubmissionHeader:
     """Return the header of a submission, if this service can compute it.
-
-    Parameters
-    ----------
-    text : bytes
-        The header.
-    versions : mapping
-        Versions of this service.
-    size_bytes : int
-        Size of the whole body.
 
     Raises
     ------
@@ -180,7 +171,7 @@ def decode_submission(text: bytes, versions: Mapping[str, str], size_bytes: int)
     if size_bytes != (expected := PREFIX_BYTES + len(text) + sum(header["frames"])):
         raise BadBody(400, f"the body has {size_bytes:,} bytes, and {expected:,} by its header")
     _check_versions(header.get("versions"), versions)
-    return Submission(kind, tuple(header["frames"]), dict(versions), name, dict(options))
+    return SubmissionHeader(kind, tuple(header["frames"]), dict(versions), name, dict(options))
 
 
 def _check_versions(given: Any, versions: Mapping[str, str]) -> None:

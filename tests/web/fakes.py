@@ -71,7 +71,7 @@ class FakeMonitor:
                     "in_hand": 3,
                 }
             ],
-            "memory": dict.fromkeys(answers.Memory.__annotations__, 0),
+            "memory": dict.fromkeys(answers.MemoryAnswer.__annotations__, 0),
             "counts": {state: states.count(state) for state in STATES},
         }
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +15,6 @@ import numpy as np
 import pytest
 
 from dask_mars.web.client import Service
-from tests.conftest import eventually
 from tests.web.services import RunningService, running, submission
 
 pytest.importorskip("tornado")
@@ -104,32 +101,3 @@ def test_one_submission_by_ten_processes_is_one_computation(served, service, scr
     assert computation.result(timeout=100).tobytes() == x.compute(scheduler="sync").tobytes()
     assert computation.summary()["attempt"] == 1
     assert len(list(service.computations())) == before + 1
-
-
-def test_history_and_results_outlive_the_service(tmp_path: Path) -> None:
-    with running(tmp_path / "d") as served:
-        with served.connect() as service:
-            id = service.submit(da.arange(10, chunks=5)).id
-            assert service.computation(id).wait(100)
-        served.stop()
-        served.start()
-        with served.connect() as service:
-            assert service.computation(id).result().tolist() == list(range(10))
-            assert [computation.id for computation in service.computations()] == [id]
-            service.computation(id).delete()
-            assert list(service.computations()) == []
-
-
-def test_what_was_promised_is_computed_by_the_next_service(tmp_path: Path) -> None:
-    with running(tmp_path / "d") as served:
-        with served.connect() as service:
-            id = service.submit(dask.delayed(time.sleep)(1)).id
-            assert eventually(lambda: service.computation(id).state == "running", 10)
-        os.kill(served.process.pid, signal.SIGKILL)
-        served.process.communicate()
-        served.start()
-        with served.connect() as service:
-            computation = service.computation(id)
-            assert computation.wait(100)
-            assert computation.summary()["state"] == "finished"
-            assert computation.summary()["attempt"] == 2

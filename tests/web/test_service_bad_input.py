@@ -23,7 +23,7 @@ from dask_mars.web import wire
 from dask_mars.web.client import Service
 from dask_mars.web.connection import _UnixConnection
 from dask_mars.web.service import results
-from dask_mars.web.service.store import Store
+from dask_mars.web.service.store import ServiceStore
 from tests.conftest import eventually
 from tests.web.services import RunningService, put, raw, running, submission
 
@@ -326,7 +326,7 @@ def test_questions_that_make_no_sense(served, path: str, status: int) -> None:
 
 def test_ten_thousand_in_the_list(tmp_path: Path) -> None:
     directory = tmp_path / "d"
-    store = Store(directory)
+    store = ServiceStore(directory)
     with store._transaction() as database:
         database.executemany(
             "INSERT INTO computations (id, digest, name, options, state, created, ended)"

@@ -59,6 +59,9 @@ def test_a_front_that_is_killed_leaves_nothing_and_the_next_one_goes_on(tmp_path
             assert again.summary()["attempt"] == 2
             assert again.cancel()
             assert again.wait(100)
+            assert {computation.id for computation in service.computations()} == {kept.id, slow.id}
+            service.computation(kept.id).delete()
+            assert [computation.id for computation in service.computations()] == [slow.id]
         served.stop()
         assert os.listdir(served.directory / "incoming") == []
         assert not (served.directory / "socket").exists()
@@ -101,6 +104,7 @@ class Stubborn:
         return eval, ("exec('import time\\nwhile True:\\n    time.sleep(0.1)')",)
 
 
+@pytest.mark.slow
 def test_what_does_not_end_takes_the_runner_along_and_nobody_else(tmp_path: Path, scripts) -> None:
     shortened = "import dask_mars.web.service.supervisor as s; s._CANCEL_S = 1.0; " + COMMAND
     with scripts.start("-c", shortened, "--directory", str(tmp_path / "d"), "--num-workers", "1") as front:

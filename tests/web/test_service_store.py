@@ -11,45 +11,45 @@ from pathlib import Path
 
 import pytest
 
-from dask_mars.web.service.store import DirectoryInUse, Store
+from dask_mars.web.service.store import DirectoryInUse, ServiceStore
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store(tmp_path / "d")
+def store(tmp_path: Path) -> Iterator[ServiceStore]:
+    store = ServiceStore(tmp_path / "d")
     yield store
     store.close()
 
 
-def add(store: Store, id: str | None = None, digest: str = "d") -> int:
+def add(store: ServiceStore, id: str | None = None, digest: str = "d") -> int:
     path = store.incoming(uuid.uuid4().hex)
     path.write_bytes(b"graph")
     row, _ = store.add(id or str(uuid.uuid4()), digest, "name", {}, path)
     return row["number"]
 
 
-def finish(store: Store, number: int, size_bytes: int) -> None:
+def finish(store: ServiceStore, number: int, size_bytes: int) -> None:
     store.result(number).write_bytes(b"r" * size_bytes)
     assert store.end(number, "finished", size_bytes, result="{}")
 
 
-def test_nobody_else_may_enter(store: Store) -> None:
+def test_nobody_else_may_enter(store: ServiceStore) -> None:
     assert store.directory.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o77 for path in store.directory.iterdir() if path.is_dir()} == {0}
 
 
-def test_a_directory_is_for_one_service(store: Store) -> None:
+def test_a_directory_is_for_one_service(store: ServiceStore) -> None:
     with pytest.raises(DirectoryInUse, match="another --directory"):
-        Store(store.directory)
+        ServiceStore(store.directory)
 
 
 def test_a_directory_that_others_may_enter_is_refused(tmp_path: Path) -> None:
     (tmp_path / "open").mkdir(mode=0o755)
     with pytest.raises(PermissionError):
-        Store(tmp_path / "open")
+        ServiceStore(tmp_path / "open")
 
 
-def test_what_was_added_is_there_once(store: Store) -> None:
+def test_what_was_added_is_there_once(store: ServiceStore) -> None:
     number = add(store, "a")
     assert add(store, "a") == number
     row = store.row("a")
@@ -57,7 +57,7 @@ def test_what_was_added_is_there_once(store: Store) -> None:
     assert store.graph(number).read_bytes() == b"graph"
 
 
-def test_what_is_over_stays_so(store: Store) -> None:
+def test_what_is_over_stays_so(store: ServiceStore) -> None:
     number = add(store)
     finish(store, number, 1)
     assert not store.update(number, state="running")
@@ -66,7 +66,7 @@ def test_what_is_over_stays_so(store: Store) -> None:
     assert store.unfinished() == []
 
 
-def test_the_list_goes_on_where_it_ended(store: Store) -> None:
+def test_the_list_goes_on_where_it_ended(store: ServiceStore) -> None:
     numbers = [add(store) for _ in range(5)]
     finish(store, numbers[1], 1)
     assert [row["number"] for row in store.listed(None, None, 2)] == [numbers[4], numbers[3]]
@@ -75,14 +75,14 @@ def test_the_list_goes_on_where_it_ended(store: Store) -> None:
     assert store.counts() == {"queued": 4, "finished": 1}
 
 
-def test_each_change_has_a_revision_of_its_own(store: Store) -> None:
+def test_each_change_has_a_revision_of_its_own(store: ServiceStore) -> None:
     number = add(store)
     before = store.revision
     store.update(number, state="running")
     assert store.numbered(number)["revision"] == store.revision > before
     last = store.revision
     store.close()
-    again = Store(store.directory)
+    again = ServiceStore(store.directory)
     try:
         assert again.revision >= last
     finally:
@@ -90,7 +90,7 @@ def test_each_change_has_a_revision_of_its_own(store: Store) -> None:
         store.__dict__.update(again.__dict__)
 
 
-def test_the_oldest_results_go_first_and_the_newest_stays(store: Store) -> None:
+def test_the_oldest_results_go_first_and_the_newest_stays(store: ServiceStore) -> None:
     numbers = [add(store) for _ in range(3)]
     for number in numbers:
         finish(store, number, 100)
@@ -101,7 +101,7 @@ def test_the_oldest_results_go_first_and_the_newest_stays(store: Store) -> None:
     assert [store.numbered(number)["evicted"] for number in numbers] == [1, 1, 0]
 
 
-def test_what_is_old_is_forgotten(store: Store) -> None:
+def test_what_is_old_is_forgotten(store: ServiceStore) -> None:
     over, waiting = add(store, "over"), add(store, "waiting")
     finish(store, over, 1)
     store.tidy(3600, None)
@@ -112,12 +112,12 @@ def test_what_is_old_is_forgotten(store: Store) -> None:
     assert store.numbered(waiting) is not None
 
 
-def test_files_without_a_row_go_with_the_next_service(store: Store) -> None:
+def test_files_without_a_row_go_with_the_next_service(store: ServiceStore) -> None:
     number = add(store)
     store.incoming("half").write_bytes(b"")
     store.graph(99).write_bytes(b"")
     store.close()
-    again = Store(store.directory)
+    again = ServiceStore(store.directory)
     try:
         assert os.listdir(store.directory / "incoming") == []
         assert os.listdir(store.directory / "graphs") == [str(number)]
@@ -176,7 +176,7 @@ def first_layout(tmp_path: Path) -> Path:
 def test_records_of_the_first_layout_are_brought_to_this_one(first_layout: Path) -> None:
     for _ in range(2):
         # Once more finds what the first time has made of it.
-        store = Store(first_layout)
+        store = ServiceStore(first_layout)
         try:
             over, waits = store.row("over"), store.row("waits")
             assert (over["state"], over["ended"], over["file_bytes"], over["saved_bytes"]) == (
@@ -193,7 +193,7 @@ def test_records_of_the_first_layout_are_brought_to_this_one(first_layout: Path)
             assert store._database.execute("PRAGMA user_version").fetchone()[0] == 2
         finally:
             store.close()
-    store = Store(first_layout)
+    store = ServiceStore(first_layout)
     try:
         # New ones have all that rows of this layout have.
         assert store.update(store.row("waits")["number"], saved_bytes=3)
@@ -202,7 +202,7 @@ def test_records_of_the_first_layout_are_brought_to_this_one(first_layout: Path)
         names = [name for _, name, *_ in store._database.execute("PRAGMA table_info(computations)")]
     finally:
         store.close()
-    new = Store(first_layout.parent / "new")
+    new = ServiceStore(first_layout.parent / "new")
     try:
         assert names == [name for _, name, *_ in new._database.execute("PRAGMA table_info(computations)")]
     finally:
@@ -215,9 +215,9 @@ def test_a_service_that_dies_as_it_brings_records_to_this_layout_leaves_them_rea
     # It does so behind the change of the table.
     monkeypatch.setattr("dask_mars.web.service.store._LAYOUT", "no number")
     with pytest.raises(sqlite3.OperationalError):
-        Store(first_layout)
+        ServiceStore(first_layout)
     monkeypatch.undo()
-    store = Store(first_layout)
+    store = ServiceStore(first_layout)
     try:
         assert store.row("over")["saved_bytes"] == 0
     finally:
@@ -228,10 +228,10 @@ def test_records_of_a_layout_to_come_are_left_alone(first_layout: Path) -> None:
     with contextlib.closing(sqlite3.connect(first_layout / "history.sqlite3")) as database:
         database.execute("PRAGMA user_version=3")
     with pytest.raises(RuntimeError, match="another version of dask_mars"):
-        Store(first_layout)
+        ServiceStore(first_layout)
 
 
-def test_ten_thousand_are_no_burden(store: Store) -> None:
+def test_ten_thousand_are_no_burden(store: ServiceStore) -> None:
     with store._transaction() as database:
         database.executemany(
             "INSERT INTO computations (id, digest, name, options, state, created) VALUES (?, '', '', '{}', ?, 0)",

@@ -14,7 +14,7 @@ from typing import Any
 import dask
 import pytest
 
-from dask_mars.web.service.store import CannotRecord, Store
+from dask_mars.web.service.store import CannotRecord, ServiceStore
 from dask_mars.web.service.supervisor import Supervisor
 from tests.conftest import eventually
 from tests.web.services import submission
@@ -23,14 +23,14 @@ pytest.importorskip("tornado")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store(tmp_path / "d")
+def store(tmp_path: Path) -> Iterator[ServiceStore]:
+    store = ServiceStore(tmp_path / "d")
     yield store
     store.close()
 
 
 @pytest.fixture
-def supervisor(store: Store, nothing_left_behind: list[str]) -> Iterator[Supervisor]:
+def supervisor(store: ServiceStore, nothing_left_behind: list[str]) -> Iterator[Supervisor]:
     supervisor = Supervisor(store, {"num_workers": 1, "memory_limit": None, "scheduler": None})
     supervisor.start()
     yield supervisor
@@ -39,14 +39,14 @@ def supervisor(store: Store, nothing_left_behind: list[str]) -> Iterator[Supervi
     nothing_left_behind.clear()
 
 
-def add(store: Store, value: Any) -> int:
+def add(store: ServiceStore, value: Any) -> int:
     """Record what is to be computed, and return its number."""
     id, path = str(uuid.uuid4()), store.incoming("body")
     path.write_bytes(submission(value))
     return int(store.add(id, id, "", {}, path)[0]["number"])
 
 
-def state(store: Store, number: int) -> str:
+def state(store: ServiceStore, number: int) -> str:
     return str(store.numbered(number)["state"])
 
 
@@ -60,7 +60,7 @@ def never(*arguments: Any, **values: Any) -> bool:
     raise CannotRecord("the disk is full")
 
 
-def test_nothing_begins_that_is_not_recorded(
+def test_nothing_begins_or_ends_that_is_not_recorded(
     store, supervisor, monkeypatch: pytest.MonkeyPatch, nothing_left_behind: list[str]
 ) -> None:
     numbers = [add(store, dask.delayed(abs)(-1)) for _ in range(3)]
@@ -76,8 +76,21 @@ def test_nothing_begins_that_is_not_recorded(
     assert nothing_left_behind == [
         "the service cannot write its records: the disk is full; until then nothing is begun "
     ]
+    # What is cancelled in the queue leaves it.
+    number = add(store, dask.delayed(abs)(-1))
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "end", never)
+        patched.setattr(supervisor, "_dispatch", lambda: None)
+        supervisor.submit(number)
+        assert supervisor.cancel(number)
+        # Once more, as nothing of it is to be seen yet.
+        assert supervisor.cancel(number)
+        assert state(store, number) == "queued"
+    assert eventually(lambda: state(store, number) == "cancelled", 20)
+    assert eventually(lambda: supervisor.waiting() == 0, 20)
 
 
+@pytest.mark.slow
 def test_a_runner_that_dies_meanwhile_loses_nothing(store, supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
     slow, waits = add(store, dask.delayed(time.sleep)(2)), add(store, dask.delayed(abs)(-1))
     supervisor.submit(slow)
@@ -93,19 +106,3 @@ def test_a_runner_that_dies_meanwhile_loses_nothing(store, supervisor, monkeypat
         assert (state(store, slow), state(store, waits)) == ("running", "queued")
     assert eventually(lambda: [state(store, number) for number in (slow, waits)] == ["finished"] * 2, 20)
     assert [store.numbered(number)["attempt"] for number in (slow, waits)] == [2, 1]
-
-
-def test_what_is_cancelled_in_the_queue_leaves_it(store, supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
-    number = add(store, dask.delayed(abs)(-1))
-    end = store.end
-    with monkeypatch.context() as patched:
-        patched.setattr(store, "end", never)
-        patched.setattr(supervisor, "_dispatch", lambda: None)
-        supervisor.submit(number)
-        assert supervisor.cancel(number)
-        # Once more, as nothing of it is to be seen yet.
-        assert supervisor.cancel(number)
-        assert state(store, number) == "queued"
-    assert store.end == end
-    assert eventually(lambda: state(store, number) == "cancelled", 20)
-    assert eventually(lambda: supervisor.waiting() == 0, 20)

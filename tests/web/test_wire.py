@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from dask_mars.web import wire
-from dask_mars.web.wire import BadBody, ByteRange, Submission
+from dask_mars.web.wire import BadBody, ByteRange, SubmissionHeader
 
 VERSIONS = {"dask": "1", "python": "3.11"}
 
@@ -18,7 +18,7 @@ def test_examples() -> None:
 
 
 def test_a_submission_is_read_as_it_was_written() -> None:
-    written = Submission("graph", (3, 0, 5), VERSIONS, "tempêrature", {"retries": 2})
+    written = SubmissionHeader("graph", (3, 0, 5), VERSIONS, "tempêrature", {"retries": 2})
     text = written.encode()
     length = wire.header_bytes(text[: wire.PREFIX_BYTES])
     assert length == len(text) - wire.PREFIX_BYTES
@@ -43,7 +43,7 @@ def test_other_beginnings_are_refused(prefix: bytes) -> None:
 
 
 def test_versions_are_compared_one_by_one() -> None:
-    text = Submission("graph", (1,), {"dask": "2", "python": "3.11"}).encode()
+    text = SubmissionHeader("graph", (1,), {"dask": "2", "python": "3.11"}).encode()
     with pytest.raises(BadBody, match=r"dask 2 \(here 1\)$") as caught:
         wire.decode_submission(text[wire.PREFIX_BYTES :], VERSIONS, len(text) + 1)
     assert caught.value.status == 409

@@ -26,17 +26,7 @@ _MOST_PIXELS = 60_000
 
 
 def draw(pictures: Sequence[Picture], *, rankdir: str = "BT", dpi: float = 100) -> Drawing:
-    """Draw pictures of graphs.
-
-    Parameters
-    ----------
-    pictures : sequence of Picture
-        Drawn below each other, the first at the top.
-    rankdir : {"BT", "TB", "LR", "RL"}, optional
-        Direction of the graph: from the bottom to the top, and so on.
-    dpi : float, optional
-        Pixels per inch, in raster formats.
-    """
+    """Draw pictures of graphs."""
     if rankdir not in ("BT", "TB", "LR", "RL"):
         raise ValueError(f"rankdir must be 'BT', 'TB', 'LR' or 'RL', not {rankdir!r}")
     import_required(

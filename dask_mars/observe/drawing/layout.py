@@ -9,18 +9,6 @@ def place(count: int, edges: Sequence[tuple[int, int]]) -> list[tuple[float, int
     """Place the nodes of a graph.
 
     Chunk graphs are mostly trees in depth-first order; for these no edges cross.
-
-    Parameters
-    ----------
-    count : int
-        Number of nodes.
-    edges : sequence of tuple of int
-        Pairs of an input and a later node.
-
-    Returns
-    -------
-    list of tuple
-        Column and row of each node. Rows count from the inputs up. Nodes of a row are at least one column apart.
     """
     inputs: list[list[int]] = [[] for _ in range(count)]
     for source, node in edges:

@@ -103,21 +103,7 @@ def make_picture(
     policy: str = "memory",
     assignment: Traversal = "breadth-first",
 ) -> Picture:
-    """Return the picture of a graph.
-
-    Parameters
-    ----------
-    title : str
-        Its title.
-    graph, before : ChunkGraph
-        The graph, and the same before composing, which has the parts of its chunks.
-    num_workers : int
-        Number of workers.
-    name_of : callable
-        Returns the short name of a Dask layer.
-    policy, assignment : str, optional
-        Policy and assignment, as for `simulate`.
-    """
+    """Return the picture of a graph."""
     plan = _plan(graph)
     # Assumes equal durations; priorities are the order in which a single worker would start the chunks.
     workers = simulate(plan, num_workers, policy, assignment).workers
@@ -151,17 +137,7 @@ def make_picture(
 def make_layers_picture(
     title: str, graph: ChunkGraph, before: ChunkGraph, name_of: Callable[[str], str], size_of: Callable[[int], str]
 ) -> Picture:
-    """Return the picture of a graph's layers, for graphs with too many chunks.
-
-    Parameters
-    ----------
-    title : str
-        Its title.
-    graph, before : ChunkGraph
-        The graph, and the same before composing, which has the parts of its chunks.
-    name_of, size_of : callable
-        Return the short name of a Dask layer, and a number of bytes as text.
-    """
+    """Return the picture of a graph's layers, for graphs with too many chunks."""
     wanted = {graph.layer_of(chunk) for chunk in graph.outputs}
     chunks: dict[str, list[int]] = {}
     for chunk in range(len(graph)):

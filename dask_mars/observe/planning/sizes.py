@@ -39,13 +39,6 @@ _VIEW_SHARE = 1 / 64
 class Sizes:
     """Estimated sizes of a graph's chunks.
 
-    Parameters
-    ----------
-    before, after : ChunkGraph
-        The same computation before and after composing; the sizes are for `after`.
-    inline_bytes : int
-        Largest result that travels in a message and takes no room in the store, in bytes.
-
     Attributes
     ----------
     result_bytes : list of int or None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dask_mars.web.service.monitor import ServiceMonitor
-from dask_mars.web.service.store import Store
+from dask_mars.web.service.store import ServiceStore
 from dask_mars.web.service.supervisor import Supervisor
 
 #: Bytes of bodies and results in memory, for each request.
@@ -16,12 +16,12 @@ PIECE_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)
-class Service:
+class ServiceContext:
     """The shared objects of a service's handlers.
 
     Attributes
     ----------
-    store : Store
+    store : ServiceStore
         The records.
     supervisor : Supervisor
         Supervisor of the runner.
@@ -35,7 +35,7 @@ class Service:
         Largest submission.
     """
 
-    store: Store
+    store: ServiceStore
     supervisor: Supervisor
     monitor: ServiceMonitor
     executor: Executor

@@ -13,7 +13,7 @@ from dask_mars.web import api, wire
 from dask_mars.web.api import Problem
 from dask_mars.web.handling import ComputationHandler, Site
 from dask_mars.web.monitor import Json
-from dask_mars.web.service.context import PIECE_BYTES, Service
+from dask_mars.web.service.context import PIECE_BYTES, ServiceContext
 
 #: Longest wait for the runner to convert a result to Arrow, in seconds.
 _ARROW_S = 60.0
@@ -30,7 +30,7 @@ _Part = bytes | tuple[int, int]
 class ResultHandler(ComputationHandler):
     """``computations/{id}/result``, in the requested format, whole or in part."""
 
-    def initialize(self, site: Site, service: Service) -> None:  # type: ignore[override]
+    def initialize(self, site: Site, service: ServiceContext) -> None:  # type: ignore[override]
         """Set the shared objects."""
         super().initialize(site)
         self._service = service

@@ -23,10 +23,10 @@ from dask_mars.web.handling import Rule, Site
 from dask_mars.web.monitor import Json
 from dask_mars.web.security import Security
 from dask_mars.web.server import port_security, url_of
-from dask_mars.web.service.context import Service
+from dask_mars.web.service.context import ServiceContext
 from dask_mars.web.service.handlers import ROUTES, rules
 from dask_mars.web.service.monitor import ServiceMonitor
-from dask_mars.web.service.store import Store
+from dask_mars.web.service.store import ServiceStore
 from dask_mars.web.service.supervisor import Supervisor
 from dask_mars.web.sockets import bind_tcp, bind_unix, write_connection_file
 from dask_mars.web.versions import versions
@@ -68,17 +68,6 @@ class Listening:
 def serve(directory: Path, listening: Listening, runner: Json, ready: Callable[[str], None]) -> None:
     """Run a service until SIGTERM or SIGINT.
 
-    Parameters
-    ----------
-    directory : Path
-        Directory of its records.
-    listening : Listening
-        Its addresses.
-    runner : dict
-        Options for `Supervisor`.
-    ready : callable
-        Called with the address once it listens.
-
     Raises
     ------
     DirectoryInUse
@@ -92,7 +81,7 @@ def serve(directory: Path, listening: Listening, runner: Json, ready: Callable[[
     """
     # Check settings here: the runner would report errors too late.
     config.settings(runner["num_workers"], runner["memory_limit"])
-    store = Store(directory)
+    store = ServiceStore(directory)
     try:
         asyncio.run(_Front(store, listening, runner).serve(ready))
     finally:
@@ -100,7 +89,7 @@ def serve(directory: Path, listening: Listening, runner: Json, ready: Callable[[
 
 
 class _Front:
-    def __init__(self, store: Store, listening: Listening, runner: Json) -> None:
+    def __init__(self, store: ServiceStore, listening: Listening, runner: Json) -> None:
         self._store = store
         self._listening = listening
         self._supervisor = Supervisor(store, runner, self._ended, self._failed)
@@ -154,7 +143,7 @@ class _Front:
                 write_connection_file(store.directory / CONNECTION_FILE, facts)
             monitor = ServiceMonitor(store, self._supervisor)
             limit_bytes = config.parse_size(config.get("web.body-limit"), "dask-mars.web.body-limit")
-            service = Service(store, self._supervisor, monitor, reading, versions(), limit_bytes)
+            service = ServiceContext(store, self._supervisor, monitor, reading, versions(), limit_bytes)
 
             def more(site: Site) -> list[Rule]:
                 self._site = site

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from dask_mars.web import answers, api, wire
 from dask_mars.web.api import JSON, PROBLEM, Answer, Route
 from dask_mars.web.handling import Rule, Site
-from dask_mars.web.service.context import Service
+from dask_mars.web.service.context import ServiceContext
 from dask_mars.web.service.downloads import ARROW, NPY, ResultHandler
 from dask_mars.web.service.submissions import SubmissionHandler
 
@@ -21,8 +21,8 @@ ROUTES = (
         "computations/{id}",
         "submit",
         {
-            200: Answer("It was there already, with the same body.", {JSON: answers.Computation}),
-            201: Answer("It is recorded, and going to be computed.", {JSON: answers.Computation}),
+            200: Answer("It was there already, with the same body.", {JSON: answers.ComputationAnswer}),
+            201: Answer("It is recorded, and going to be computed.", {JSON: answers.ComputationAnswer}),
         },
         problems=(404, 409, 411, 413, 415, 422, 503),
         headers=("X-Dask-Mars",),
@@ -65,7 +65,7 @@ ROUTES = (
 )
 
 
-def rules(site: Site, service: Service) -> list[Rule]:
+def rules(site: Site, service: ServiceContext) -> list[Rule]:
     """Return the handlers of what a service can besides being looked at."""
     shared = {"site": site, "service": service}
     return [

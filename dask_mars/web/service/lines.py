@@ -11,13 +11,7 @@ from dask_mars.web.monitor import Json
 
 
 class Lines:
-    """One end of the pair. Any thread may send, one reads.
-
-    Parameters
-    ----------
-    connection : socket
-        The socket, owned by this object from now on.
-    """
+    """One end of the pair. Any thread may send, one reads."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection

@@ -10,11 +10,11 @@ from typing import Any
 from dask_mars.version import __version__
 from dask_mars.web import answers
 from dask_mars.web.monitor import OVER, STATES, Json
-from dask_mars.web.service.store import Store
+from dask_mars.web.service.store import ServiceStore
 from dask_mars.web.service.supervisor import Supervisor
 
 _NO_CHUNKS = dict.fromkeys(answers.Chunks.__annotations__, 0)
-_NO_MEMORY = dict.fromkeys(answers.Memory.__annotations__, 0)
+_NO_MEMORY = dict.fromkeys(answers.MemoryAnswer.__annotations__, 0)
 #: Answers about a computation without records of its run.
 _NOTHING: dict[str, Json] = {
     "log": {"lines": [], "truncated": False},
@@ -26,17 +26,9 @@ _NOTHING: dict[str, Json] = {
 
 
 class ServiceMonitor:
-    """Monitor of a service's past, current and queued computations.
+    """Monitor of a service's past, current and queued computations."""
 
-    Parameters
-    ----------
-    store : Store
-        The records.
-    supervisor : Supervisor
-        Supervisor of the runner.
-    """
-
-    def __init__(self, store: Store, supervisor: Supervisor) -> None:
+    def __init__(self, store: ServiceStore, supervisor: Supervisor) -> None:
         self._store = store
         self._supervisor = supervisor
 
@@ -110,18 +102,7 @@ class ServiceMonitor:
         return {name: told.get(name, "") for name in ("type", "message", "traceback")}
 
     def failure(self, row: sqlite3.Row) -> Json:
-        """Return the description of a computation's exception; empty without one.
-
-        Parameters
-        ----------
-        row : sqlite3.Row
-            Row of an ended computation.
-
-        Returns
-        -------
-        dict
-            ``type`` and ``message``; unless they were removed, ``traceback``, and perhaps ``pickle`` as base64.
-        """
+        """Return the description of a computation's exception; empty without one."""
         if row["error"] is None:
             return {}
         told: Json = json.loads(row["error"])

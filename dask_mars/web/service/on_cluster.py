@@ -14,15 +14,7 @@ if TYPE_CHECKING:
 
 
 class ServiceClusterMonitor(RuntimeMonitor):
-    """Monitor of this process's computations on a cluster, and of its agents.
-
-    Parameters
-    ----------
-    runtime : Runtime
-        The runtime with the records of the computations.
-    address : str
-        Address of the scheduler.
-    """
+    """Monitor of this process's computations on a cluster, and of its agents."""
 
     def __init__(self, runtime: Runtime, address: str) -> None:
         super().__init__(runtime)

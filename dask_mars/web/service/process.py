@@ -27,11 +27,6 @@ class RunnerProcess:
 
     One thread starts it, reads its messages and waits for its end; any thread may send and ask.
 
-    Parameters
-    ----------
-    settings : dict
-        Settings for `dask_mars.web.service.runner.main`.
-
     Raises
     ------
     OSError

@@ -36,17 +36,6 @@ def write(
 ) -> tuple[ValueDescription, int]:
     """Write a result, and return its description and the size of the file.
 
-    Parameters
-    ----------
-    value : object
-        The result.
-    is_tuple : bool
-        Whether it is a scheduler's result: other formats show the element of a tuple of one.
-    incoming, target : Path
-        Path during the write, and the final one.
-    checkpoint : callable, optional
-        Called repeatedly; raises after a cancellation.
-
     Raises
     ------
     OSError

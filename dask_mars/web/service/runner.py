@@ -58,15 +58,8 @@ _OF_MODULES = (
 )
 
 
-class Run:
+class RunnerJob:
     """A computation in this process, with a thread of its own.
-
-    Parameters
-    ----------
-    runner : Runner
-        The runner.
-    order : dict
-        The front's command.
 
     Attributes
     ----------
@@ -186,25 +179,7 @@ class Run:
 
 
 class Runner:
-    """All computations of this process.
-
-    Parameters
-    ----------
-    lines : Lines
-        Connection to the front.
-    directory : Path
-        Directory of the service.
-    backend : callable
-        Returns the backend for one graph.
-    monitor : RuntimeMonitor
-        Monitor of the runtime.
-    records : Records
-        The records of the computations.
-    memory_limit : int or None
-        Largest result, in bytes.
-    checkpoint : CheckpointSettings or None
-        Checkpoint settings for computations.
-    """
+    """All computations of this process."""
 
     def __init__(
         self,
@@ -224,7 +199,7 @@ class Runner:
         self.memory_limit = memory_limit
         self._monitor = monitor
         self._lock = threading.Lock()
-        self._runs: dict[int, Run] = {}
+        self._runs: dict[int, RunnerJob] = {}
         self._ending = threading.Event()
 
     def serve(self) -> None:
@@ -247,12 +222,12 @@ class Runner:
             for run in live:
                 run.say_progress()
 
-    def _live(self) -> list[Run]:
+    def _live(self) -> list[RunnerJob]:
         with self._lock:
             return list(self._runs.values())
 
     def _do_run(self, message: Json) -> None:
-        run = Run(self, message)
+        run = RunnerJob(self, message)
         with self._lock:
             self._runs[run.number] = run
         self._monitor.watch()
@@ -293,7 +268,7 @@ class Runner:
             return method()
         return method(None if number is None else self._runs[number].record.id, *arguments)
 
-    def keep_details(self, run: Run, failure: Json) -> int:
+    def keep_details(self, run: RunnerJob, failure: Json) -> int:
         """Write the details of an ended computation, and return their size in bytes."""
         monitor, id = self._monitor, run.record.id
         # Not the last snapshot: the final state.
@@ -312,7 +287,7 @@ class Runner:
         incoming.rename(self.directory / "details" / f"{run.number}.json")
         return len(text)
 
-    def forget(self, run: Run) -> None:
+    def forget(self, run: RunnerJob) -> None:
         """Remove an ended computation."""
         with self._lock:
             self._runs.pop(run.number, None)
@@ -363,14 +338,7 @@ def _checkpoint(directory: Path) -> CheckpointSettings | None:
 
 
 def main(settings: Json) -> None:
-    """Compute for the front that has started this process.
-
-    Parameters
-    ----------
-    settings : dict
-        ``socket``, a file descriptor; ``directory``; ``num_workers``, ``memory_limit`` and ``scheduler``, as on
-        the command line of the service.
-    """
+    """Compute for the front that has started this process."""
     # Ctrl-C in a terminal is for the front, which then ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Unpickling may block this process, so that it would not notice the front's end.

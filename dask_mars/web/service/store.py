@@ -84,13 +84,8 @@ class CannotRecord(OSError):
 _OF_THE_DISK = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
 
 
-class Store:
+class ServiceStore:
     """The records of a service. It is thread-safe. Changes raise `CannotRecord` on a full disk.
-
-    Parameters
-    ----------
-    directory : Path
-        The directory; created if missing.
 
     Raises
     ------
@@ -234,26 +229,7 @@ class Store:
                 raise
 
     def add(self, id: str, digest: str, name: str, options: Json, graph: Path) -> tuple[sqlite3.Row, bool]:
-        """Record a submission whose file is complete.
-
-        Parameters
-        ----------
-        id : str
-            The client's choice.
-        digest : str
-            Digest of the body.
-        name : str
-            The user's name for it.
-        options : dict
-            Options of the computation.
-        graph : Path
-            The file, which the store takes over. It is on disk already.
-
-        Returns
-        -------
-        tuple
-            The row, and whether it is new: an earlier submission may have this id.
-        """
+        """Record a submission whose file is complete."""
         with self._transaction() as database:
             for row in database.execute(_BY_ID, (id,)):
                 return row, False
@@ -368,15 +344,7 @@ class Store:
     # -- history ------------------------------------------------------------------------------------------------
 
     def tidy(self, age_s: float | None, limit_bytes: int | None) -> None:
-        """Remove old computations, and the oldest results beyond the limit.
-
-        Parameters
-        ----------
-        age_s : float or None
-            Time that ended computations are kept; None for no limit.
-        limit_bytes : int or None
-            Limit for all results and details; None for none.
-        """
+        """Remove old computations, and the oldest results beyond the limit."""
         if age_s is not None:
             self._forget_before(time.time() - age_s)
         if limit_bytes is not None:

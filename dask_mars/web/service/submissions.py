@@ -19,7 +19,7 @@ from dask_mars.web.api import Problem
 from dask_mars.web.api_handlers import OneHandler
 from dask_mars.web.handling import Site
 from dask_mars.web.monitor import Json
-from dask_mars.web.service.context import PIECE_BYTES, Service
+from dask_mars.web.service.context import PIECE_BYTES, ServiceContext
 from dask_mars.web.service.store import SPARE_BYTES, CannotRecord
 
 #: Longest wait of an answer for the runner to take or refuse a submission, in seconds.
@@ -72,14 +72,14 @@ class _Incoming:
 class SubmissionHandler(OneHandler):
     """``PUT`` and ``DELETE computations/{id}``."""
 
-    def initialize(self, site: Site, service: Service) -> None:  # type: ignore[override]
+    def initialize(self, site: Site, service: ServiceContext) -> None:  # type: ignore[override]
         """Set the shared objects."""
         super().initialize(site)
         self._service = service
         self._incoming: _Incoming | None = None
         self._chunks: list[bytes] = []
         self._held_bytes = 0
-        self._submission: wire.Submission | None = None
+        self._submission: wire.SubmissionHeader | None = None
         self._writing = asyncio.Lock()
         if self.request.method == "PUT":
             self.largest_body = service.body_limit_bytes  # type: ignore[misc]

@@ -17,7 +17,7 @@ from typing import Any
 from dask_mars.errors import describe_exit
 from dask_mars.web.monitor import OVER, Json
 from dask_mars.web.service.process import RunnerProcess
-from dask_mars.web.service.store import CannotRecord, Store
+from dask_mars.web.service.store import CannotRecord, ServiceStore
 
 logger = logging.getLogger("dask_mars.web")
 
@@ -78,24 +78,11 @@ class InHand:
 
 
 class Supervisor:
-    """Starts and supervises the runner of a service.
-
-    Parameters
-    ----------
-    store : Store
-        The records.
-    options : dict
-        ``num_workers``, ``memory_limit`` and ``scheduler`` for the runner.
-    on_end : callable, optional
-        Called with the id of an ended computation, or None if it was removed, in any thread.
-    on_failure : callable, optional
-        Called in a thread of this object when it must stop, because records cannot be written or the runner keeps
-        dying.
-    """
+    """Starts and supervises the runner of a service."""
 
     def __init__(
         self,
-        store: Store,
+        store: ServiceStore,
         options: Json,
         on_end: Callable[[str | None], None] = lambda id: None,
         on_failure: Callable[[Exception], None] = lambda error: None,
@@ -151,20 +138,7 @@ class Supervisor:
     # -- calls of the front -------------------------------------------------------------------------------------
 
     def submit(self, number: int, on_taken: OnTaken | None = None) -> bool:
-        """Queue a recorded computation.
-
-        Parameters
-        ----------
-        number : int
-            Number of its row.
-        on_taken : callable, optional
-            Called in a thread of this object when the runner has taken or refused it.
-
-        Returns
-        -------
-        bool
-            Whether it starts at once, so that `on_taken` will be called.
-        """
+        """Queue a recorded computation."""
         with self._lock:
             waiting = InHand(number, False, on_taken)
             self._queue.append(waiting)
@@ -227,17 +201,6 @@ class Supervisor:
 
     def ask(self, what: str, number: int | None = None, *arguments: Any, timeout_s: float = _ANSWER_S) -> Json:
         """Send a question to the runner.
-
-        Parameters
-        ----------
-        what : str
-            A method of a `Monitor`, or ``"arrow"``.
-        number : int, optional
-            Number of the computation's row.
-        *arguments
-            Arguments of the method.
-        timeout_s : float, optional
-            Longest wait, in seconds.
 
         Raises
         ------
@@ -346,13 +309,7 @@ class Supervisor:
     # -- while records cannot be written ------------------------------------------------------------------------
 
     def _record(self, change: Callable[[], None]) -> None:
-        """Make a recorded change, now or when the disk is writable again; running computations go on.
-
-        Parameters
-        ----------
-        change : callable
-            Is called again after a failed write, and then must continue where it failed.
-        """
+        """Make a recorded change, now or when the disk is writable again; running computations go on."""
         self._unrecorded.append(change)
         self._make_changes()
 
@@ -454,7 +411,7 @@ class Supervisor:
         self._blamed = None
 
 
-def _order(row: sqlite3.Row, store: Store) -> Json:
+def _order(row: sqlite3.Row, store: ServiceStore) -> Json:
     """Return the runner's command for a computation."""
     return {
         "do": "run",
