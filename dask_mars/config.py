@@ -50,6 +50,8 @@ class Settings:
         Bytes of all processes, and of results in memory. No arena may hold more than the memory limit.
     resources : dict
         Amount of each resource that tasks may take; empty: not counted.
+    arena_threshold_bytes : int or None
+        NumPy's arrays of at least this size are made in shared memory in workers; None: results are copied there.
     inline_bytes : int
         Results up to this size travel in messages instead of shared memory.
     idle_trim_s : float
@@ -60,7 +62,6 @@ class Settings:
     memory_limit: int
     store_limit: int
     spill_directory: Path
-    arena_threshold_bytes: int | None
     retries: int
     cancel_grace_s: float
     start_timeout_s: float
@@ -71,6 +72,7 @@ class Settings:
     resources: dict[str, float]
     event_log: str | None
     scheduler_log: str | None
+    arena_threshold_bytes: int | None = 16 << 10
     inline_bytes: int = 16 << 10
     idle_trim_s: float = 10.0
 
@@ -108,13 +110,11 @@ def settings(
     _warn_of_too_much(limit)
     # A share of a few bytes may be none, and then it is not the share that is too small.
     store_limit = parse_memory(get("store-limit"), max(limit, 100), "dask-mars.store-limit")
-    threshold = get("arena-threshold")
     return Settings(
         num_workers=worker_count(num_workers),
         memory_limit=limit,
         store_limit=min(store_limit, limit),
         spill_directory=_spill_directory(),
-        arena_threshold_bytes=None if threshold is None else parse_size(threshold, "dask-mars.arena-threshold"),
         retries=int(get("retries")),
         cancel_grace_s=_seconds("cancel-grace"),
         start_timeout_s=_seconds("start-timeout"),
@@ -325,7 +325,7 @@ def parse_size(size: int | float | str, name: str) -> int:
 
     Examples
     --------
-    >>> parse_size("16 kiB", "dask-mars.arena-threshold")
+    >>> parse_size("16 kiB", "dask-mars.checkpoint.limit")
     16384
     """
     found = _bytes(size)

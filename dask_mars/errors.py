@@ -487,7 +487,7 @@ class CheckpointInUse(CheckpointError):
     """The process that uses it."""
     _template = (
         "{holder} computes the same at this moment, under the checkpoint {directory}. Wait until it has ended, or "
-        "give this one another directory; dask-mars.checkpoint.wait is the longest wait."
+        "give this one another directory."
     )
 
 

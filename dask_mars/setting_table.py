@@ -57,9 +57,6 @@ SETTINGS = (
         "those first that are not needed for the longest time."),
     Setting("spill-directory", None, _PATH,
         "Where results go that have no room in memory; null for Dask's `temporary-directory`, else /var/tmp."),
-    Setting("arena-threshold", "16 kiB", _or_null(_SIZE),
-        "In workers, NumPy's arrays of at least this size are built in shared memory, so that results are not "
-        "copied there. With null, and where the C extension is missing, results are copied."),
     Setting("writable-inputs", False, _FLAG,
         "Whether tasks get writable copies of arrays from the start. Otherwise they read arrays in place, and a "
         "task that tries to write runs again with copies."),
@@ -110,8 +107,6 @@ SETTINGS = (
         "succeeded. With null only `with dask_mars.checkpoint(...)` saves any."),
     Setting("checkpoint.limit", None, _or_null(_SIZE), "The most bytes in the directory; null for any number."),
     Setting("checkpoint.cost-share", 0.05, _AMOUNT, "The share of the time that saving may take."),
-    Setting("checkpoint.wait", "10 s", _DURATION,
-        "How long to wait for another process that computes the same in the same directory."),
     Setting("checkpoint.age", "30 days", _or_null(_DURATION),
         "How long unused chunks stay in the directory; null for ever. They are removed when something else is "
         "computed there."),
@@ -145,6 +140,8 @@ SETTINGS = (
 REMOVED = frozenset(
     {
         "allowed-worker-losses",
+        "arena-threshold",
+        "checkpoint.wait",
         "cluster.allowed-scheduler-losses",
         "dispatch-window",
         "expressions.evaluator",

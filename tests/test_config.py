@@ -54,7 +54,6 @@ def test_every_setting_is_read_somewhere():
         ("num-workers", "two"),
         ("retries", -1),
         ("idle-timeout", []),
-        ("arena-threshold", []),
         ("unknown", 1),
         ("expressions", {"reduction": True}),
     ],
@@ -94,7 +93,7 @@ def test_every_default_resolves_to_a_number():
             assert getattr(settings, field.name) >= 0, field.name
     assert (settings.policy, settings.assignment, settings.resources) == ("memory", "breadth-first", {})
     assert settings.store_limit == settings.memory_limit // 2
-    assert (settings.arena_threshold_bytes, settings.retries) == (16 << 10, 0)
+    assert settings.retries == 0
     assert (settings.cancel_grace_s, settings.start_timeout_s, settings.idle_timeout_s) == (0.2, 60.0, 600.0)
 
 
@@ -104,9 +103,6 @@ def test_every_default_resolves_to_a_number():
         ("cancel-grace", "2s", "cancel_grace_s", 2.0),
         ("start-timeout", "1 minute", "start_timeout_s", 60.0),
         ("retries", 4, "retries", 4),
-        ("arena-threshold", 1000, "arena_threshold_bytes", 1000),
-        ("arena-threshold", "1 MiB", "arena_threshold_bytes", 1 << 20),
-        ("arena-threshold", None, "arena_threshold_bytes", None),
         ("idle-timeout", "1 hour", "idle_timeout_s", 3600.0),
         ("idle-timeout", None, "idle_timeout_s", None),
     ],
@@ -202,17 +198,6 @@ def test_memory_limit_that_makes_no_sense(total, limit):
         config.settings(memory_limit=1000)
 
 
-@pytest.mark.parametrize("name", ["arena-threshold"])
-@pytest.mark.parametrize(
-    "size", [-1, -0.5, "-1", math.nan, math.inf, True, False, [], "", "lots", "5%", "4 parsecs"], ids=repr
-)
-def test_sizes_that_make_no_sense(name, size):
-    allowed = "must be 0 or more bytes, or text such as '16 kiB',( or null,)? and not"
-    told = rf"^dask-mars.{name} {allowed} {re.escape(repr(size))}$"
-    with dask.config.set({f"dask-mars.{name}": size}), pytest.raises(ValueError, match=told):
-        config.settings()
-
-
 @pytest.mark.parametrize(("size", "expected"), [(0, 0), (1.9, 1), ("0", 0), ("16 kiB", 1 << 14), (np.int64(5), 5)])
 def test_sizes_in_all_their_forms(size, expected):
     assert config.parse_size(size, "x") == expected
@@ -242,6 +227,15 @@ def test_examples_in_the_documentation():
     results = doctest.testmod(config)
     assert results.attempted
     assert not results.failed
+
+
+@pytest.mark.parametrize(
+    "size", [-1, -0.5, "-1", math.nan, math.inf, True, [], "", "lots", "5%", "4 parsecs"], ids=repr
+)
+def test_sizes_that_make_no_sense(size):
+    told = rf"^a size must be 0 or more bytes, or text such as '16 kiB', and not {re.escape(repr(size))}$"
+    with pytest.raises(ValueError, match=told):
+        config.parse_size(size, "a size")
 
 
 # -- the disk ---------------------------------------------------------------------------------------------------

@@ -33,15 +33,15 @@ from dask_mars import Runtime, close, get
 
 print(loaded(), "numpy" in sys.modules)
 print(get is dask_mars.get is dask.base.named_schedulers["mars"] is pickle.loads(pickle.dumps(get)))
-print(dask.config.get("dask-mars.retries"), dask.config.get("dask-mars.arena-threshold"))
+print(dask.config.get("dask-mars.retries"), dask.config.get("dask-mars.cancel-grace"))
 print(dask.delayed(sum)([1, 2]).compute(num_workers=1))
 print(dask_mars.runtimes._default._runtime is not None)
 """
 
 
 def test_who_imports_dask_mars_waits_for_what_computes_only_when_it_does(scripts: Any) -> None:
-    env = {"DASK_SCHEDULER": "mars", "DASK_DASK_MARS__ARENA_THRESHOLD": "7 kB"}
-    assert printed(scripts, IMPORT, **env) == ["[] False", "True", "0 7 kB", "3", "True"]
+    env = {"DASK_SCHEDULER": "mars", "DASK_DASK_MARS__CANCEL_GRACE": "7 s"}
+    assert printed(scripts, IMPORT, **env) == ["[] False", "True", "0 7 s", "3", "True"]
 
 
 @pytest.mark.parametrize(

@@ -286,8 +286,8 @@ def test_the_scheduler_named_in_a_configuration_file(scripts: Any) -> None:
     folder = scripts.directory / "config"
     folder.mkdir()
     (folder / "dask.yaml").write_text("scheduler: mars\ndask-mars:\n  retries: 3\n")
-    program = NAMED + "print(dask.config.get('dask-mars.retries'), dask.config.get('dask-mars.arena-threshold'))\n"
-    checked(scripts.run("-c", program, env={"DASK_CONFIG": str(folder)}), "True 1", "3 16 kiB")
+    program = NAMED + "print(dask.config.get('dask-mars.retries'), dask.config.get('dask-mars.cancel-grace'))\n"
+    checked(scripts.run("-c", program, env={"DASK_CONFIG": str(folder)}), "True 1", "3 200 ms")
 
 
 def test_importing_starts_nothing(scripts: Any) -> None:

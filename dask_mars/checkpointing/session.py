@@ -35,6 +35,8 @@ from dask_mars.protocol.object_ref import SPILLED, SpilledFile
 from dask_mars.store.store import inline_value
 from dask_mars.version import __version__
 
+#: Longest wait for another process that computes the same, in seconds.
+_WAIT_S = 10.0
 #: Most keys and names in a message.
 _SHOWN = 3
 
@@ -173,7 +175,7 @@ class Session:
         self._is_kept = False
         identity, self._is_lasting = known_by(graph)
         self._directory = ComputationDirectory(settings.directory, identity)
-        self._directory.acquire(settings.wait_s)
+        self._directory.acquire(_WAIT_S)
         try:
             self._begin()
         except BaseException:

@@ -25,8 +25,6 @@ class CheckpointSettings(NamedTuple):
         Share of the time that saving may take.
     age_s : float or None
         Age at which unused checkpoints are removed, in seconds; None for never.
-    wait_s : float
-        Longest wait for another process that computes the same, in seconds.
     block : Block or None
         The `with` block around the computation.
     trusts_targets : bool
@@ -38,7 +36,6 @@ class CheckpointSettings(NamedTuple):
     directory: Path
     limit_bytes: int | None = None
     share: float = 0.05
-    wait_s: float = 10.0
     age_s: float | None = None
     block: Block | None = None
     trusts_targets: bool = False
@@ -59,9 +56,8 @@ def configured(directory: str) -> CheckpointSettings:
         path,
         None if limit is None else config.parse_size(limit, "dask-mars.checkpoint.limit"),
         parse_share(config.get("checkpoint.cost-share")),
-        float(parse_timedelta(config.get("checkpoint.wait"))),
-        None if age is None else float(parse_timedelta(age)),
-        open_block(path),
+        age_s=None if age is None else float(parse_timedelta(age)),
+        block=open_block(path),
     )
 
 

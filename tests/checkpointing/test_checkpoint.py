@@ -303,9 +303,12 @@ def test_what_is_read_and_written_is_not_begun_twice(
 # -- who may use a directory, and how -------------------------------------------------------------------------
 
 
-def test_two_do_not_compute_the_same(runtime: Runtime, folder: Path, tmp_path: Path) -> None:
+def test_two_do_not_compute_the_same(
+    runtime: Runtime, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_WAIT_S", 0.05)
     x = blocks(folder, 10, 8, seconds=0.2)
-    with dask_mars.checkpoint(tmp_path / "saved"), dask.config.set({"dask-mars.checkpoint.wait": "50 ms"}):
+    with dask_mars.checkpoint(tmp_path / "saved"):
         first = runtime.submit(x)
         assert eventually(lambda: len(dask_mars.checkpoints(tmp_path / "saved")) == 1, 10)
         assert eventually(lambda: dask_mars.checkpoints(tmp_path / "saved")[0].in_use, 10)

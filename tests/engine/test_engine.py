@@ -871,7 +871,7 @@ def test_results_are_sealed_where_they_were_computed(single: Runtime) -> None:
 
 
 def test_without_a_threshold_results_are_copied() -> None:
-    with dask.config.set({"dask-mars.arena-threshold": None}), Runtime(num_workers=1) as runtime:
+    with constants(arena_threshold_bytes=None), Runtime(num_workers=1) as runtime:
         moved = dask.delayed(is_where_it_was)(dask.delayed(noted_array)(8))
         assert not moved.compute(scheduler=runtime.get)
 

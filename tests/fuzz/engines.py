@@ -81,11 +81,11 @@ def plan(seed: int, memory_limit: int | None = None, kills: bool | None = None) 
     chance = random.Random(f"engine {seed // PROGRAMS}")
     small, killed, workers = chance.random() < 0.4, chance.random() < 0.3, chance.choice([1, 2, 2, 2, 3])
     settings: dict[str, Any] = {
-        "arena-threshold": chance.choice([16 << 10, 16 << 10, None, 0, 1 << 10]),
         "idle-timeout": chance.choice(["10 minutes", "10 minutes", "50 ms"]),
         "policy": chance.choice(["memory", "memory", "mars"]),
     }
     fixed = {
+        "arena_threshold_bytes": chance.choice([16 << 10, 16 << 10, None, 0, 1 << 10]),
         "inline_bytes": chance.choice([16 << 10, 16 << 10, 0, 1 << 10]),
         "idle_trim_s": chance.choice([10.0, 0.05]),
         "window_s": chance.choice([0.02, 0.02, 0.001]),

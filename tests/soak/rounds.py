@@ -130,7 +130,6 @@ def _configuration(rng: Generator, folder: Path, troubles: Troubles) -> tuple[di
     settings = {
         "spill-directory": str(directory),
         "store-limit": int(limit * rng.uniform(0.05, 0.6)),
-        "arena-threshold": [None, 1 << 10, 1 << 14, 1 << 20][int(rng.integers(4))],
         "cancel-grace": str(rng.choice(["20 ms", "200 ms"])),
         "idle-timeout": str(rng.choice(["0 s", "100 ms", "10 minutes", "10 minutes"])),
         "policy": str(rng.choice(["memory", "mars"])),
@@ -170,6 +169,7 @@ def soak_round(seed: int, tally: Tally, limit_s: float, until_s: float) -> None:
         settings, memory_limit, most_bytes = _configuration(rng, folder, troubles)
         stack.enter_context(dask.config.set(settings))
         fixed = {
+            "arena_threshold_bytes": [None, 1 << 10, 1 << 14, 1 << 20][int(rng.integers(4))],
             "inline_bytes": int(rng.choice([0, 1 << 10, 1 << 14])),
             "allowed_worker_losses": int(rng.integers(0, 4)),
             "idle_trim_s": float(rng.choice([0.05, 10.0])),
