@@ -18,12 +18,7 @@ BOUNDS = {"module": 500, "class": 400, "methods": 30, "attributes": 20, "functio
 
 #: What is larger, each by kind and name, with its size.
 LARGER = {
-    ("attributes", "dask_mars/checkpointing/saver.py:Saver"): 26,
-    ("function", "dask_mars/checkpointing/sources.py:sources_of"): 64,
-    ("function", "dask_mars/client/computation.py:__init__"): 64,
-    ("module", "dask_mars/client/records.py"): 531,
-    ("attributes", "dask_mars/client/records.py:Record"): 22,
-    ("function", "dask_mars/cluster/cli.py:main"): 61,
+    ("attributes", "dask_mars/checkpointing/saver.py:ChunkSaver"): 26,
     ("function", "dask_mars/diagnostics/drawing/engines.py:draw_with_graphviz"): 57,
     ("function", "dask_mars/diagnostics/planning/plan.py:plan"): 54,
     ("module", "dask_mars/engine/loop.py"): 1396,
@@ -68,22 +63,17 @@ LARGER = {
 
 #: Class names that several modules define.
 SHARED_NAMES = {
-    "Blocks",
     "Computation",
     "Context",
     "Explanation",
     "Failed",
-    "Failure",
     "Finished",
     "Free",
     "LayerProfile",
-    "LogLine",
     "Memory",
-    "Policy",
     "Problem",
     "Profile",
     "Run",
-    "Saver",
     "Service",
     "Setting",
     "Store",

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from dask_mars.client.layer_index import LayerIndex
-from dask_mars.client.records import Blocks
+from dask_mars.client.records import BlockStates
 
 #: Number of chunks of each layer whose inputs are read: those of a layer are alike.
 _SAMPLED = 200
@@ -35,14 +35,8 @@ def blocks_of(
     durations_s: array[float],
     running: Collection[int] = (),
     failed: Collection[int] = (),
-) -> Blocks:
-    """Return the blocks of a layer, as far as its chunks are indexed.
-
-    Raises
-    ------
-    KeyError
-        There is no such layer.
-    """
+) -> BlockStates:
+    """Return the blocks of a layer, as far as its chunks are indexed."""
     numblocks, chunks, at, truncated = index.places(layer)
     states = np.where(np.asarray(durations_s)[chunks] >= 0, FINISHED, WAITING)
     for letter, found in ((FAILED, failed), (RUNNING, running)):
@@ -50,7 +44,7 @@ def blocks_of(
             states[np.isin(chunks, np.fromiter(found, int)) & (states == WAITING)] = letter
     grid = np.full(math.prod(numblocks), NONE)
     grid[at] = states
-    return Blocks(numblocks, grid.tobytes().decode(), truncated)
+    return BlockStates(numblocks, grid.tobytes().decode(), truncated)
 
 
 __all__ = ["blocks_of", "edges_of"]

@@ -12,23 +12,13 @@ from distributed import Client
 from dask_mars.client.callbacks import Observer
 from dask_mars.client.layer_graph import blocks_of, edges_of
 from dask_mars.client.layer_index import LayerIndex
-from dask_mars.client.records import Blocks, ChunkCounts, LayerCounts
+from dask_mars.client.records import BlockStates, ChunkCounts, LayerCounts
 from dask_mars.client.tracking import FinalSource, Last
 from dask_mars.graph.chunks import ChunkGraph
 
 
 class ClusterSource:
-    """Progress of a computation on a cluster; an observer of the agents' reports.
-
-    Parameters
-    ----------
-    client : Client
-        A client connected to the cluster.
-    graph : ChunkGraph
-        The graph that is computed.
-    observer : Observer, optional
-        Also receives the reports.
-    """
+    """Progress of a computation on a cluster; an observer of the agents' reports."""
 
     values_wanted = False
 
@@ -101,7 +91,7 @@ class ClusterSource:
         """Return which layers read which, by their indices in `layers`."""
         return edges_of(self._index, self._graph.inputs)
 
-    def blocks(self, layer: str) -> Blocks:
+    def blocks(self, layer: str) -> BlockStates:
         """Return the blocks of a layer."""
         return blocks_of(self._index, layer, self._durations_s, self._active())
 
