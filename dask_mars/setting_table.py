@@ -107,6 +107,9 @@ SETTINGS = (
         "succeeded. With null only `with dask_mars.checkpoint(...)` saves any."),
     Setting("checkpoint.limit", None, _or_null(_SIZE), "The most bytes in the directory; null for any number."),
     Setting("checkpoint.cost-share", 0.05, _AMOUNT, "The share of the time that saving may take."),
+    Setting("checkpoint.token", None, _or_null(_TEXT),
+        "A text that changes with the content of sources that are not on local disks. With null, computations "
+        "that read such sources are computed again from the beginning."),
     Setting("checkpoint.age", "30 days", _or_null(_DURATION),
         "How long unused chunks stay in the directory; null for ever. They are removed when something else is "
         "computed there."),

@@ -18,11 +18,7 @@ BOUNDS = {"module": 500, "class": 400, "methods": 30, "attributes": 20, "functio
 
 #: What is larger, each by kind and name, with its size.
 LARGER = {
-    ("attributes", "dask_mars/checkpointing/saver.py:Saver"): 26,
-    ("function", "dask_mars/checkpointing/sources.py:sources_of"): 64,
-    ("function", "dask_mars/client/computation.py:__init__"): 64,
-    ("attributes", "dask_mars/client/records.py:Record"): 22,
-    ("function", "dask_mars/cluster/cli.py:main"): 61,
+    ("attributes", "dask_mars/checkpointing/saver.py:ChunkSaver"): 26,
     ("function", "dask_mars/engine/memory.py:look"): 51,
     ("function", "dask_mars/engine/sender.py:send"): 53,
     ("module", "dask_mars/errors.py"): 696,
@@ -59,14 +55,11 @@ LARGER = {
 
 #: Class names that several modules define.
 SHARED_NAMES = {
-    "Computation",
     "Context",
     "Failed",
     "Finished",
     "Free",
-    "Policy",
     "Run",
-    "Saver",
     "Setting",
 }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -17,63 +16,8 @@ from dask_mars.checkpointing.directory import ComputationDirectory, directory_of
 from dask_mars.errors import CheckpointInUse
 
 
-class Budget:
-    """Bytes that may still be written to a directory. It is thread-safe.
-
-    Parameters
-    ----------
-    limit_bytes : int or None
-        Limit for the directory; None for none.
-    used_bytes : callable
-        Returns the bytes in the directory; called on first use.
-    directory : Path
-        The directory.
-    spare_bytes : int, optional
-        Bytes that must stay free on the disk.
-    """
-
-    def __init__(
-        self, limit_bytes: int | None, used_bytes: Callable[[], int], directory: Path, spare_bytes: int = 0
-    ) -> None:
-        self._directory = directory
-        self._spare_bytes = spare_bytes
-        self._limit_bytes = limit_bytes
-        self._count_used = used_bytes
-        self._used_bytes: int | None = None
-        self._lock = threading.Lock()
-
-    def take(self, size_bytes: int) -> bool:
-        """Take some bytes; return False if too few are left."""
-        if self._spare_bytes and self._free_bytes() < size_bytes + self._spare_bytes:
-            return False
-        if self._limit_bytes is None:
-            return True
-        with self._lock:
-            if self._used_bytes is None:
-                self._used_bytes = self._count_used()
-            if self._used_bytes + size_bytes > self._limit_bytes:
-                return False
-            self._used_bytes += size_bytes
-            return True
-
-    def _free_bytes(self) -> int:
-        found = os.statvfs(self._directory)
-        return found.f_bavail * found.f_frsize
-
-    def give_back(self, size_bytes: int) -> None:
-        """Give some bytes back."""
-        with self._lock:
-            if self._used_bytes is not None:
-                self._used_bytes -= size_bytes
-
-
 class Block:
     """A `with` block, or several open ones for one directory.
-
-    Parameters
-    ----------
-    directory : Path
-        The directory.
 
     Attributes
     ----------
@@ -142,7 +86,11 @@ class Checkpoint:
     """Saves chunks while it is active; `dask_mars.checkpoint` creates it."""
 
     def __init__(
-        self, directory: str | os.PathLike[str], limit: int | float | str | None, cost_share: float | None
+        self,
+        directory: str | os.PathLike[str],
+        limit: int | float | str | None,
+        cost_share: float | None,
+        token: str | None,
     ) -> None:
         self.directory = directory_of(directory)
         self._settings: dict[str, Any] = {"dask-mars.checkpoint.directory": str(self.directory)}
@@ -153,6 +101,10 @@ class Checkpoint:
             if not isinstance(cost_share, int | float) or not cost_share > 0:
                 raise ValueError(f"cost_share is a share of the time, such as 0.05, and not {cost_share!r}")
             self._settings["dask-mars.checkpoint.cost-share"] = cost_share
+        if token is not None:
+            if not isinstance(token, str):
+                raise TypeError(f"token is a text that changes with the data, and not {token!r}")
+            self._settings["dask-mars.checkpoint.token"] = token
         self._entered: list[tuple[Any, Block]] = []
 
     def __enter__(self) -> Self:
@@ -180,6 +132,7 @@ def checkpoint(
     directory: str | os.PathLike[str],
     limit: int | float | str | None = None,
     cost_share: float | None = None,
+    token: str | None = None,
 ) -> Checkpoint:
     """Save chunks in a `with` block where that pays, so that they need not be computed again.
 
@@ -194,6 +147,9 @@ def checkpoint(
         Limit for the directory, in bytes or as in ``"50 GiB"``. Default: ``dask-mars.checkpoint.limit``.
     cost_share : float, optional
         Share of the time that saving may take. Default: ``dask-mars.checkpoint.cost-share``, 0.05.
+    token : str, optional
+        Text that changes with the content of sources that are not on local disks, such as a version or a date.
+        Without one, computations that read such sources are computed again from the beginning.
 
     Returns
     -------
@@ -202,7 +158,7 @@ def checkpoint(
 
     Raises
     ------
-    ValueError
+    TypeError, ValueError
         An argument is invalid.
 
     Examples
@@ -214,7 +170,7 @@ def checkpoint(
     ...     int(da.arange(10, chunks=5).sum().compute(scheduler=dask_mars.get))
     45
     """
-    return Checkpoint(directory, limit, cost_share)
+    return Checkpoint(directory, limit, cost_share, token)
 
 
-__all__ = ["Block", "Budget", "Checkpoint", "checkpoint", "open_block"]
+__all__ = ["Block", "Checkpoint", "checkpoint", "open_block"]

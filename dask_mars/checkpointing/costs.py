@@ -1,11 +1,13 @@
-"""Costs of writing to a directory, measured there, and updated with each write."""
+"""Costs of writing to a directory, measured there and updated with each write, and the budget of its bytes."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import secrets
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from dask_mars.checkpointing.journal import Saved, encoded
@@ -39,13 +41,7 @@ class MeasuredCosts:
         self.is_measured = False
 
     def measure(self, directory: Path) -> None:
-        """Measure by writing and removing some files.
-
-        Raises
-        ------
-        SpillError
-            The directory is not writable.
-        """
+        """Measure by writing and removing some files."""
         files = SpillFiles(directory, lz4_codec())
         data = os.urandom(_SMALL_BYTES) * (_LARGE_BYTES // _SMALL_BYTES)
         small_s = min(_written_s(files, data[:_SMALL_BYTES]) for _ in range(_ROUNDS))
@@ -94,4 +90,51 @@ def _encoded_s() -> float:
     return (time.perf_counter() - started_s) / _RECORDS
 
 
-__all__ = ["MeasuredCosts"]
+_known: dict[Path, MeasuredCosts] = {}
+os.register_at_fork(after_in_child=_known.clear)
+
+
+def costs_of(directory: Path) -> MeasuredCosts:
+    """Return the costs of saving in a directory that this process has measured."""
+    return _known.setdefault(directory, MeasuredCosts())
+
+
+class Budget:
+    """Bytes that may still be written to a directory. It is thread-safe."""
+
+    def __init__(
+        self, limit_bytes: int | None, used_bytes: Callable[[], int], directory: Path, spare_bytes: int = 0
+    ) -> None:
+        self._directory = directory
+        self._spare_bytes = spare_bytes
+        self._limit_bytes = limit_bytes
+        self._count_used = used_bytes
+        self._used_bytes: int | None = None
+        self._lock = threading.Lock()
+
+    def take(self, size_bytes: int) -> bool:
+        """Take some bytes; return False if too few are left."""
+        if self._spare_bytes and self._free_bytes() < size_bytes + self._spare_bytes:
+            return False
+        if self._limit_bytes is None:
+            return True
+        with self._lock:
+            if self._used_bytes is None:
+                self._used_bytes = self._count_used()
+            if self._used_bytes + size_bytes > self._limit_bytes:
+                return False
+            self._used_bytes += size_bytes
+            return True
+
+    def _free_bytes(self) -> int:
+        found = os.statvfs(self._directory)
+        return found.f_bavail * found.f_frsize
+
+    def give_back(self, size_bytes: int) -> None:
+        """Give some bytes back."""
+        with self._lock:
+            if self._used_bytes is not None:
+                self._used_bytes -= size_bytes
+
+
+__all__ = ["Budget", "MeasuredCosts", "costs_of"]

@@ -38,13 +38,6 @@ class ComputationDirectory:
 
     It exists once something is saved. The lock is beside it: most computations save nothing, and some file systems
     need milliseconds to create and remove a directory.
-
-    Parameters
-    ----------
-    root : Path
-        The directory that the user has named.
-    identity : str
-        Name of the computation.
     """
 
     def __init__(self, root: Path, identity: str) -> None:
@@ -57,20 +50,7 @@ class ComputationDirectory:
     # -- its lock -----------------------------------------------------------------------------------------------
 
     def acquire(self, wait_s: float) -> None:
-        """Lock it against other processes; the lock ends with this process.
-
-        Parameters
-        ----------
-        wait_s : float
-            Longest wait for another process, in seconds.
-
-        Raises
-        ------
-        CheckpointInUse
-            Another process still uses it.
-        CheckpointFailed
-            It could not be created, or other users could write to it.
-        """
+        """Lock it against other processes; the lock ends with this process."""
         deadline = time.monotonic() + wait_s
         reason = OSError(errno.EAGAIN, "others make and remove it again and again")
         for _ in range(_ATTEMPTS):
@@ -153,13 +133,7 @@ class ComputationDirectory:
             self._lock_path.unlink()
 
     def discard(self) -> None:
-        """Remove it, if it exists.
-
-        Raises
-        ------
-        CheckpointInUse
-            Another process uses it.
-        """
+        """Remove it, if it exists."""
         if not (self.path.exists() or self._lock_path.exists()):
             return
         self.acquire(0.0)
@@ -179,13 +153,7 @@ class ComputationDirectory:
         return found if isinstance(found, dict) else {}
 
     def note(self, about: Mapping[str, Any]) -> None:
-        """Write its facts, and create it if necessary.
-
-        Raises
-        ------
-        OSError
-            The facts cannot be written.
-        """
+        """Write its facts, and create it if necessary."""
         make_private_directory(self.path)
         partial = self.path / f".{secrets.token_hex(4)}{_PARTIAL}"
         try:
@@ -196,13 +164,7 @@ class ComputationDirectory:
             raise
 
     def journal(self) -> Journal:
-        """Return a new journal.
-
-        Raises
-        ------
-        OSError
-            The file cannot be created.
-        """
+        """Return a new journal."""
         return Journal(self.path / f"{secrets.token_hex(8)}{_JOURNAL}", self.identity)
 
     def read(self) -> tuple[dict[tuple[Any, str], Saved], set[Any]]:
@@ -260,16 +222,6 @@ class ComputationDirectory:
                 newest = max(newest, entry.stat(follow_symlinks=False).st_mtime)
         return newest
 
-    def tidy(self, saved: Mapping[tuple[Any, str], Saved]) -> None:
-        """Remove incomplete files, and those without a record in a journal."""
-        wanted = {
-            Path(spilled_file(record.ref).path).name for record in saved.values() if record.ref[0] == SPILLED
-        }
-        for name in self._sizes():
-            if name.endswith((_CHUNK, _PARTIAL)) and name not in wanted:
-                with contextlib.suppress(OSError):
-                    (self.path / name).unlink()
-
     def clear(self) -> None:
         """Remove all files."""
         for name in self._sizes():
@@ -323,13 +275,7 @@ def computations(root: Path) -> Iterator[ComputationDirectory]:
 
 
 def directory_of(named: str | os.PathLike[str]) -> Path:
-    """Return the directory that a user has named.
-
-    Raises
-    ------
-    ValueError
-        It is the address of a remote file system; as a path it would create a directory with that name.
-    """
+    """Return the directory that a user has named; refuse remote addresses, which would become directories here."""
     text = os.fspath(named)
     address = _ADDRESS.match(text) if isinstance(named, str) else None
     if address is not None:

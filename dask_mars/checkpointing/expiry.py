@@ -50,17 +50,7 @@ class Unused(NamedTuple):
 
 
 def expired(unused: Iterable[Unused], age_s: float | None, surplus_bytes: int) -> list[str]:
-    """Return the ids of checkpoints to remove.
-
-    Parameters
-    ----------
-    unused : iterable of Unused
-        Checkpoints that no process uses.
-    age_s : float or None
-        Age at which they are removed, in seconds; None for never.
-    surplus_bytes : int
-        Bytes to free, from the least recently used checkpoints.
-    """
+    """Return the ids of checkpoints to remove."""
     gone: list[str] = []
     for each in sorted(unused, key=lambda each: (-each.age_s, each.id)):
         is_old = age_s is not None and each.age_s > age_s
@@ -72,17 +62,7 @@ def expired(unused: Iterable[Unused], age_s: float | None, surplus_bytes: int) -
 
 
 def tidy(root: Path, age_s: float | None, limit_bytes: int | None) -> Sequence[str]:
-    """Remove expired checkpoints, and return their ids.
-
-    Parameters
-    ----------
-    root : Path
-        The directory that the user has named.
-    age_s : float or None
-        As for `expired`.
-    limit_bytes : int or None
-        Limit for the directory, in bytes.
-    """
+    """Remove expired checkpoints, and return their ids."""
     found = {each.identity: each for each in computations(root)}
     sizes = {id: each.size_bytes() for id, each in found.items()}
     unused = [_described(each, sizes[id]) for id, each in found.items() if not each.is_in_use()]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dask_mars.checkpointing.elsewhere import Source, zarr_source
+from dask_mars.checkpointing.locations import Location, zarr_location
 from dask_mars.checkpointing.stores import StoredRegion, regions, store_calls
 from dask_mars.dask_api.arrays import finalize
 from dask_mars.dask_api.paths import WRITERS
@@ -34,7 +34,7 @@ class Facts(NamedTuple):
         Regions that chunks write to verifiable targets.
     taints : frozenset of int
         The exempt chunks whose dependents are exempt too.
-    written : frozenset of Path or Elsewhere
+    written : frozenset of Path or Remote
         Targets of stores, as far as known.
     """
 
@@ -43,7 +43,7 @@ class Facts(NamedTuple):
     unrepeatable: frozenset[int]
     stores: Mapping[int, list[StoredRegion]]
     taints: frozenset[int]
-    written: frozenset[Source]
+    written: frozenset[Location]
 
 
 class _Kinds(NamedTuple):
@@ -60,27 +60,17 @@ class _Kinds(NamedTuple):
 _ORDINARY = _Kinds(*[frozenset[int]()] * 5)
 
 
-def facts_of(graph: ChunkGraph, sources: Collection[Source] = (), trusts_targets: bool = False) -> Facts:
-    """Return the facts about a graph.
-
-    Parameters
-    ----------
-    graph : ChunkGraph
-        A prepared graph.
-    sources : collection of Path or Elsewhere, optional
-        Its sources; a chunk that also writes one must not start twice.
-    trusts_targets : bool, optional
-        Treat unverifiable targets as written; for services, where no user recreates targets.
-    """
+def facts_of(graph: ChunkGraph, sources: Collection[Location] = (), trusts_targets: bool = False) -> Facts:
+    """Return the facts about a graph."""
     kinds = _kinds(graph)
     calls = {number: store_calls(graph.operands[number]) for number in kinds.storing}
     stores: dict[int, list[StoredRegion]] = {}
     taints: set[int] = set()
     unrepeatable: set[int] = set()
     exempt = bytearray([number == DATA for number in graph.operand_of])
-    forced = {chunk for chunk, wanted in graph.saves.items() if wanted}
+    forced = {chunk for chunk, is_saved in graph.saves.items() if is_saved}
     roots: dict[int, Path | None] = {}
-    targets: dict[int, Source | None] = {}
+    targets: dict[int, Location | None] = {}
     read = frozenset(sources)
     is_special = kinds != _ORDINARY or graph.in_client
     for chunk, number in enumerate(graph.operand_of) if is_special else ():
@@ -96,7 +86,7 @@ def facts_of(graph: ChunkGraph, sources: Collection[Source] = (), trusts_targets
             for region in known:
                 if id(region.target) not in roots:
                     roots[id(region.target)] = root = region.root()
-                    targets[id(region.target)] = zarr_source(region.target) if root is None else root
+                    targets[id(region.target)] = zarr_location(region.target) if root is None else root
             if not read.isdisjoint([targets[id(region.target)] for region in known]):
                 # A second start would read its own output.
                 unrepeatable.add(chunk)
@@ -112,8 +102,8 @@ def facts_of(graph: ChunkGraph, sources: Collection[Source] = (), trusts_targets
     if taints:
         for chunk in taints:
             exempt[chunk] = 1
-    for chunk, wanted in graph.saves.items():
-        exempt[chunk] |= not wanted
+    for chunk, is_saved in graph.saves.items():
+        exempt[chunk] |= not is_saved
     # A chunk that appends to a file may start again if the file is created anew each time.
     unrepeatable -= begun_anew
     forced |= unrepeatable | stores.keys()

@@ -67,15 +67,7 @@ def encoded(records: Iterable[Record]) -> bytes:
 
 
 def decoded(data: bytes | memoryview, identity: str) -> Iterator[Record]:
-    """Yield the records of a journal, up to the first incomplete one.
-
-    Parameters
-    ----------
-    data : bytes
-        Content of the journal.
-    identity : str
-        Name of the computation; a journal of another one yields nothing.
-    """
+    """Yield the records of a journal, up to the first incomplete one."""
     beginning = _beginning(identity)
     if bytes(data[: len(beginning)]) != beginning:
         return
@@ -107,20 +99,7 @@ def read_journal(path: Path, identity: str) -> list[Record]:
 
 
 class Journal:
-    """A journal that one thread of one process writes.
-
-    Parameters
-    ----------
-    path : Path
-        Path of the file, which must not exist.
-    identity : str
-        Name of the computation.
-
-    Raises
-    ------
-    OSError
-        The file cannot be created.
-    """
+    """A journal that one thread of one process writes."""
 
     def __init__(self, path: Path, identity: str) -> None:
         self.path = path
@@ -134,20 +113,7 @@ class Journal:
             raise
 
     def append(self, records: Sequence[Record], lasting: bool = False) -> int:
-        """Append records, and return their bytes.
-
-        Parameters
-        ----------
-        records : sequence of Record
-            The records.
-        lasting : bool, optional
-            Make them survive a loss of power.
-
-        Raises
-        ------
-        OSError
-            The disk is full or fails. The incomplete append is undone, so that others may follow.
-        """
+        """Append records, undone if the disk is full; `lasting` ones survive a loss of power."""
         data = encoded(records)
         self._write(data)
         if lasting:

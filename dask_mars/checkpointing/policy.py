@@ -33,25 +33,12 @@ class Costs(NamedTuple):
 ASSUMED = Costs(record_s=1e-4, file_s=2e-3, byte_s=5e-9)
 
 
-class Policy:
+class SavingPolicy:
     """Decides which computed chunks to save, and which saved ones are superseded.
 
     The risk of a chunk is the time that its loss would cost: its own duration, and its part of the risk of its
     unsaved inputs. Each second of work is in the risk of one saved chunk at most, so that saving takes at most the
     given share of the time.
-
-    Parameters
-    ----------
-    inputs : sequence of sequence of int
-        Inputs of each chunk; all have smaller ids.
-    outputs : iterable of int
-        The requested chunks.
-    share : float
-        Share of the time that saving may take.
-    exempt : bytearray
-        Chunks that are never saved.
-    forced : frozenset of int
-        Chunks that are saved at any cost.
     """
 
     def __init__(
@@ -95,21 +82,7 @@ class Policy:
         inline_bytes: int,
         costs: Costs,
     ) -> list[int]:
-        """Record computed chunks, and return the positions of those to save.
-
-        Parameters
-        ----------
-        chunks : sequence of int
-            Chunks in the order of their computation.
-        durations_s : sequence of float
-            Duration of each.
-        size_of : callable
-            Returns the bytes of the value at a position; called for few.
-        inline_bytes : int
-            Largest value that is stored in the journal, in bytes.
-        costs : Costs
-            Costs of saving.
-        """
+        """Record computed chunks, and return the positions of those to save."""
         inputs, parts, uses, exempt, forced = self._inputs, self._parts, self._uses, self._exempt, self._forced
         factor = self._factor
         # Most chunks of most graphs are below the cost of a record.
@@ -164,4 +137,4 @@ class Policy:
         return superseded
 
 
-__all__ = ["ASSUMED", "Costs", "Policy"]
+__all__ = ["ASSUMED", "Costs", "SavingPolicy"]

@@ -31,15 +31,7 @@ class SavedFile(NamedTuple):
 
 
 def read_saved(saved: SavedFile) -> Any:
-    """Return a saved value.
-
-    Raises
-    ------
-    SavedChunkLost
-        The file is gone or damaged.
-    SpillDiskFailed
-        The file cannot be read.
-    """
+    """Return a saved value."""
     file, original = saved.file, saved.ref[3]
     try:
         value = value_from_blocks(original, SpillFiles(Path(file.path).parent).read(file))

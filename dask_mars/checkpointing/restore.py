@@ -11,24 +11,7 @@ from dask_mars.graph.chunks import DATA, ChunkGraph, Operand, Step
 def restored(
     graph: ChunkGraph, values: Mapping[int, Any], files: Mapping[int, Any], read: Callable[[Any], Any]
 ) -> ChunkGraph:
-    """Return a graph in which saved chunks are read, and chunks that only they needed are missing.
-
-    Parameters
-    ----------
-    graph : ChunkGraph
-        A prepared graph, which stays unchanged and shares its parts with the result.
-    values : mapping
-        Saved values that are loaded already, by chunk.
-    files : mapping
-        Arguments of `read`, by chunk.
-    read : callable
-        Returns a saved value, in a worker.
-
-    Returns
-    -------
-    ChunkGraph
-        The same graph if nothing of it is saved. Otherwise chunks keep their order and keys.
-    """
+    """Return a graph in which saved chunks are read, and chunks that only they needed are missing."""
     if not values and not files:
         return graph
     kept = needed(graph, values.keys() | files.keys())

@@ -1,7 +1,7 @@
 """Saves worthwhile chunks of a computation as an engine computes them, from a thread of its own.
 
-Engines, of users' processes and of agents, call a `Saver`'s hooks in their own thread. Each writer has its own
-journal, so that several hosts may save to one directory.
+Engines, of users' processes and of agents, call its hooks in their own thread. Each writer has its own journal, so
+that several hosts may save to one directory.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from queue import SimpleQueue
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from dask_mars.checkpointing.costs import MeasuredCosts
+from dask_mars.checkpointing.costs import Budget, MeasuredCosts
 from dask_mars.checkpointing.directory import ComputationDirectory, failed, name_of_file, named
 from dask_mars.checkpointing.facts import Facts
 from dask_mars.checkpointing.identity import form_of
 from dask_mars.checkpointing.journal import Begun, FileProof, Journal, Record, Saved
-from dask_mars.checkpointing.policy import Policy
+from dask_mars.checkpointing.policy import SavingPolicy
 from dask_mars.errors import SpillError
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.protocol.object_ref import (
@@ -61,16 +61,6 @@ class _Hooks(NamedTuple):
     warn: Callable[[str], None]
 
 
-class DiskBudget(Protocol):
-    """Bytes that may still be written."""
-
-    def take(self, size_bytes: int) -> bool:
-        """Take some bytes; return False if too few are left."""
-
-    def give_back(self, size_bytes: int) -> None:
-        """Give some bytes back."""
-
-
 class _ToSave(NamedTuple):
     chunk: int
     ref: ObjectRef
@@ -81,32 +71,8 @@ class _ToRemove(NamedTuple):
     chunk: int
 
 
-class Saver:
-    """Saves the worthwhile chunks of one graph.
-
-    Parameters
-    ----------
-    graph : ChunkGraph
-        The graph without saved chunks.
-    facts : Facts
-        Facts about the graph.
-    directory : ComputationDirectory
-        Where to save; the caller holds its lock.
-    share : float
-        Share of the time that saving may take.
-    budget : DiskBudget
-        Budget of bytes on disk.
-    costs : MeasuredCosts
-        Measured costs of that directory.
-    existing : mapping, optional
-        The files of chunks that are read instead of computed.
-    note : callable, optional
-        Called before the first chunk is saved.
-    inline_bytes : int, optional
-        Largest value that is stored in the journal, in bytes.
-    least_work_s : float, optional
-        Work before which only forced chunks are saved, in seconds.
-    """
+class ChunkSaver:
+    """Saves the worthwhile chunks of one graph."""
 
     def __init__(
         self,
@@ -114,7 +80,7 @@ class Saver:
         facts: Facts,
         directory: ComputationDirectory,
         share: float,
-        budget: DiskBudget,
+        budget: Budget,
         costs: MeasuredCosts,
         existing: Mapping[int, SpilledFile] | None = None,
         note: Callable[[], None] = lambda: None,
@@ -129,7 +95,7 @@ class Saver:
         self._inline_bytes = inline_bytes
         self._least_work_s = least_work_s
         self._note = note
-        self._policy = Policy(graph.inputs, graph.outputs, share, facts.exempt, facts.forced)
+        self._policy = SavingPolicy(graph.inputs, graph.outputs, share, facts.exempt, facts.forced)
         self._policy.saved(existing or ())
         self._tainted: bytearray | None = None
         self._has_new_taints = False
@@ -165,32 +131,12 @@ class Saver:
         call_soon: Callable[[Callable[[], None]], None],
         warn: Callable[[str], None],
     ) -> None:
-        """Connect the engine that computes.
-
-        Parameters
-        ----------
-        store : Store
-            Store of the values.
-        store_bytes : int
-            Limit of the store, in bytes.
-        incref, decref : callable
-            Pin and unpin a value; in the engine's thread.
-        call_soon : callable
-            Schedules a function in the engine's thread.
-        warn : callable
-            Shows a warning to the user.
-        """
+        """Connect the engine that computes."""
         self._hooks = _Hooks(store, incref, decref, call_soon, warn)
         self._most_bytes = min(_BACKLOG_BYTES, store_bytes // _BACKLOG_SHARE)
 
     def starting(self, chunks: Sequence[int]) -> Exception | None:
-        """Record the start of chunks that must not start twice.
-
-        Returns
-        -------
-        CheckpointFailed or None
-            The record cannot be written, and the chunks must not start.
-        """
+        """Record the start of chunks that must not start twice."""
         unrepeatable = self._facts.unrepeatable
         if unrepeatable:
             records = [Begun(self._graph.keys[chunk]) for chunk in chunks if chunk in unrepeatable]
@@ -311,13 +257,7 @@ class Saver:
     # -- the end ------------------------------------------------------------------------------------------------
 
     def stop(self, drain: bool = False) -> None:
-        """Stop writing, and return when the current write has ended.
-
-        Parameters
-        ----------
-        drain : bool, optional
-            Write queued chunks first.
-        """
+        """Stop writing, and return when the current write has ended."""
         if not drain:
             self._is_stopped = True
         self._ending.set()
@@ -459,4 +399,4 @@ class Saver:
                     self._budget.give_back(size_bytes)
 
 
-__all__ = ["BEGINNING_S", "DiskBudget", "Saver"]
+__all__ = ["BEGINNING_S", "ChunkSaver"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import platform
 import time
 import warnings
@@ -17,17 +16,16 @@ import dask
 import numpy as np
 
 from dask_mars.checkpointing import facts as graph_facts
-from dask_mars.checkpointing.block import Budget
-from dask_mars.checkpointing.costs import MeasuredCosts
+from dask_mars.checkpointing.costs import Budget, costs_of
 from dask_mars.checkpointing.directory import ComputationDirectory, computations
 from dask_mars.checkpointing.expiry import tidy_now_and_then
 from dask_mars.checkpointing.identity import form_of, has_lasting_keys, known_by
 from dask_mars.checkpointing.journal import Saved
 from dask_mars.checkpointing.reading import SavedFile, is_whole, read_saved
 from dask_mars.checkpointing.restore import restored
-from dask_mars.checkpointing.saver import BEGINNING_S, Saver
+from dask_mars.checkpointing.saver import BEGINNING_S, ChunkSaver
 from dask_mars.checkpointing.settings import CheckpointSettings
-from dask_mars.checkpointing.sources import compared, fingerprints, sources_of
+from dask_mars.checkpointing.sources import changed, fingerprints, sources_of
 from dask_mars.checkpointing.stores import proof_of
 from dask_mars.errors import BegunBefore, CheckpointInUse, SavedChunkLost
 from dask_mars.graph.chunks import DATA, ChunkGraph
@@ -69,26 +67,7 @@ def restore(
     verify: bool = False,
     facts: graph_facts.Facts | None = None,
 ) -> Restoration:
-    """Return a graph minus the chunks saved in a directory.
-
-    Parameters
-    ----------
-    graph : ChunkGraph
-        A prepared graph.
-    directory : ComputationDirectory
-        The directory of the computation; the caller holds its lock.
-    trusts_targets : bool, optional
-        As for `facts.facts_of`.
-    verify : bool, optional
-        Read all needed files, and skip damaged ones.
-    facts : Facts, optional
-        Facts about the graph, if known.
-
-    Raises
-    ------
-    BegunBefore
-        A chunk that must not start twice was started, and its progress is unknown.
-    """
+    """Return a graph minus the chunks saved in a locked directory; with `verify` skip damaged files."""
     saved, begun = directory.read()
     if not saved and not begun:
         return Restoration(graph, {}, 0.0, [])
@@ -143,30 +122,16 @@ def is_worth_saving(settings: CheckpointSettings, graph: ChunkGraph) -> bool:
 class Session:
     """A computation under a checkpoint.
 
-    Parameters
-    ----------
-    settings : CheckpointSettings
-        Where to save, and how much.
-    graph : ChunkGraph
-        The prepared graph.
-
     Attributes
     ----------
     graph : ChunkGraph
         The chunks left to compute.
-    saver : Saver
+    saver : ChunkSaver
         Saves computed chunks.
     facts : Facts
         Facts about `graph`.
     settings : CheckpointSettings
         As given.
-
-    Raises
-    ------
-    CheckpointError
-        The directory cannot be used, or another process computes the same.
-    BegunBefore
-        See `restore`.
     """
 
     def __init__(self, settings: CheckpointSettings, graph: ChunkGraph) -> None:
@@ -191,13 +156,12 @@ class Session:
         read = sources_of(self._whole)
         self._facts = graph_facts.facts_of(self._whole, read, settings.trusts_targets)
         # Sources that the computation itself writes change in any case.
-        sources = fingerprints(read - self._facts.written)
-        other, untold = compared(_sources_in(about), sources)
-        if (other or untold) and not directory.is_empty():
-            warnings.warn(_warning(other, untold, settings.directory), RuntimeWarning, stacklevel=2)
-            if other:
-                directory.clear()
-                about = {}
+        sources = fingerprints(read - self._facts.written, settings.token)
+        other = changed(_sources_in(about), sources)
+        if other and not directory.is_empty():
+            warnings.warn(_warning(other, settings.directory), RuntimeWarning, stacklevel=2)
+            directory.clear()
+            about = {}
         self._sources = read
         self._about = {
             "name": _name_of(self._whole),
@@ -207,7 +171,7 @@ class Session:
             "sources": sources,
             "lasting": settings.trusts_targets or self._is_lasting,
         }
-        self._costs = _costs_of(settings.directory)
+        self._costs = costs_of(settings.directory)
         used_bytes = partial(_used_bytes, settings.directory)
         self._budget = Budget(settings.limit_bytes, used_bytes, settings.directory, settings.spare_bytes)
         self._restore(verify=False)
@@ -243,7 +207,7 @@ class Session:
         )
         for chunk in found.existing:
             facts.exempt[chunk] = 1
-        self.saver = Saver(
+        self.saver = ChunkSaver(
             self.graph,
             facts,
             self._directory,
@@ -307,35 +271,18 @@ class Session:
             self._directory.release()
 
 
-_known_costs: dict[Path, MeasuredCosts] = {}
-
-
-def _costs_of(directory: Path) -> MeasuredCosts:
-    """Return the costs of saving in a directory that this process has measured."""
-    return _known_costs.setdefault(directory, MeasuredCosts())
-
-
-def _forget_after_fork() -> None:
-    _known_costs.clear()
-
-
-os.register_at_fork(after_in_child=_forget_after_fork)
-
-
 def _sources_in(about: Mapping[str, Any]) -> Mapping[str, str | None]:
     found = about.get("sources")
     return found if isinstance(found, dict) else {}
 
 
-def _warning(changed: list[str], untold: list[str], directory: Path) -> str:
+def _warning(names: list[str], directory: Path) -> str:
     """Return the warning about changed sources of a checkpoint."""
-    names = changed or untold
-    some = f"{', '.join(names[:_SHOWN])} {'has' if len(names) == 1 else 'have'} changed since the checkpoint"
-    if changed:
-        return f"{some} in {directory} was written: what was saved does not count, and all is computed anew"
+    some = f"{', '.join(names[:_SHOWN])}{' and others' if len(names) > _SHOWN else ''}"
     return (
-        f"whether {some} in {directory} was written cannot be told: what was saved is used. "
-        f"Remove the checkpoint if it is of something else"
+        f"{some} may have changed since the checkpoint in {directory} was written: all is computed again. Changes "
+        "are detected in files on local disks; for other sources give dask_mars.checkpoint(..., token=) a text "
+        "that changes with them"
     )
 
 

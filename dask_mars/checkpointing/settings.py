@@ -31,6 +31,8 @@ class CheckpointSettings(NamedTuple):
         Whether unverifiable targets count as written.
     spare_bytes : int
         Bytes that must stay free on the disk.
+    token : str or None
+        The user's token, which changes with the content of sources that are not on local disks.
     """
 
     directory: Path
@@ -40,16 +42,11 @@ class CheckpointSettings(NamedTuple):
     block: Block | None = None
     trusts_targets: bool = False
     spare_bytes: int = 0
+    token: str | None = None
 
 
 def configured(directory: str) -> CheckpointSettings:
-    """Return the current settings for a directory.
-
-    Raises
-    ------
-    ValueError
-        A setting is invalid.
-    """
+    """Return the current settings for a directory."""
     path = directory_of(directory)
     limit, age = config.get("checkpoint.limit"), config.get("checkpoint.age")
     return CheckpointSettings(
@@ -58,17 +55,12 @@ def configured(directory: str) -> CheckpointSettings:
         parse_share(config.get("checkpoint.cost-share")),
         age_s=None if age is None else float(parse_timedelta(age)),
         block=open_block(path),
+        token=config.get("checkpoint.token"),
     )
 
 
 def parse_share(share: float) -> float:
-    """Return a share of the time as a number.
-
-    Raises
-    ------
-    ValueError
-        It is no positive number.
-    """
+    """Return a share of the time as a number."""
     try:
         found = float(share)
     except (TypeError, ValueError):

@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from dask_mars.checkpointing.elsewhere import Elsewhere, Source, known_of, source_at, source_named, zarr_source
+from dask_mars.checkpointing.locations import Location, Remote, location_at, location_named, zarr_location
 from dask_mars.checkpointing.stores import store_calls, target_slots
 from dask_mars.graph.callables import full_name, module_of, package_of
 from dask_mars.graph.chunks import DATA, ChunkGraph, Constant, Operand, Subprogram
@@ -43,71 +43,84 @@ _READERS = {
 }
 
 
-def sources_of(graph: ChunkGraph) -> set[Source]:
+def sources_of(graph: ChunkGraph) -> set[Location]:
     """Return the files and Zarr directories that a graph reads, as far as they can be found."""
-    found: set[Source] = set()
-    seen: set[int] = set()
-    plain = set(_PLAIN)
-
-    def look(value: Any, depth: int = 0) -> None:
-        kind: Any = type(value)
-        if kind in plain or id(value) in seen:
-            return
-        if kind is not tuple and kind is not list and not _tells(kind):
-            # Most types name no files: skip them from now on.
-            plain.add(kind)
-            return
-        seen.add(id(value))
-        if kind is not tuple and kind is not list:
-            found.update(_read_by(value, depth))
-        elif depth < _DEEPEST:
-            # Sequences may be long, such as seeds for the random numbers of each chunk.
-            for item in value[:_DEEPEST]:
-                if type(item) not in plain:
-                    look(item, depth + 1)
-
+    search = _Search()
     targets = [target_slots(operand) for operand in graph.operands]
     readers = {number for number, operand in enumerate(graph.operands) if _has_reader(operand)}
-    for operand, (inputs, literal_numbers) in zip(graph.operands, targets, strict=True):
+    for operand, slots in zip(graph.operands, targets, strict=True):
         # The object that a store step has for all of its chunks is its target.
-        for held in () if store_calls(operand) and not (inputs or literal_numbers) else _held(operand):
-            look(held)
+        for held in () if store_calls(operand) and not any(slots) else _held(operand):
+            search.look(held)
     read: set[int] = set()
     kinds = {type(literal) for literals in graph.literals for literal in literals}
-    # Bags are mapped by functions in their arguments.
-    given = (
-        {
-            literal
-            for literals in graph.literals
-            for literal in literals
-            if type(literal) in _FUNCTIONS and _is_reader(literal)
-        }
-        if not kinds.isdisjoint(_FUNCTIONS)
-        else set()
-    )
+    given = _given_readers(graph) if not kinds.isdisjoint(_FUNCTIONS) else set()
     # Most graphs have no objects that name files.
-    is_looked_at = graph.values or readers or not kinds <= plain
+    is_looked_at = graph.values or readers or not kinds <= search.plain
     for chunk, number in enumerate(graph.operand_of) if is_looked_at else ():
         if number == DATA:
             continue
         of_inputs, of_literals = targets[number]
-        if of_inputs:
-            read.update([source for at, source in enumerate(graph.inputs[chunk]) if at not in of_inputs])
-        else:
-            read.update(graph.inputs[chunk])
+        read.update([source for at, source in enumerate(graph.inputs[chunk]) if at not in of_inputs])
         literals = graph.literals[chunk]
         if number in readers or (
             given and any(type(literal) in _FUNCTIONS and literal in given for literal in literals)
         ):
-            found.update(_named_in(literals))
-        if not plain.issuperset(map(type, literals)):
+            search.found.update(_named_in(literals))
+        if not search.plain.issuperset(map(type, literals)):
             for at, literal in enumerate(literals):
                 if at not in of_literals:
-                    look(literal)
+                    search.look(literal)
     for chunk, value in graph.values.items():
         if chunk in read or chunk in graph.outputs:
-            look(value)
-    return {source.absolute() if isinstance(source, Path) else source for source in found}
+            search.look(value)
+    return search.found
+
+
+class _Search:
+    """Finds the sources that values name.
+
+    Attributes
+    ----------
+    found : set of Path or Remote
+        The sources.
+    plain : set
+        Types whose objects name no files.
+    """
+
+    def __init__(self) -> None:
+        self.found: set[Location] = set()
+        self.plain: set[Any] = set(_PLAIN)
+        self._seen: set[int] = set()
+
+    def look(self, value: Any, depth: int = 0) -> None:
+        """Add the sources that a value names."""
+        kind: Any = type(value)
+        if kind in self.plain or id(value) in self._seen:
+            return
+        is_sequence = kind is tuple or kind is list
+        if not is_sequence and not _tells(kind):
+            # Most types name no files: skip them from now on.
+            self.plain.add(kind)
+            return
+        self._seen.add(id(value))
+        if not is_sequence:
+            self.found.update(_read_by(value, depth))
+        elif depth < _DEEPEST:
+            # Sequences may be long, such as seeds for the random numbers of each chunk.
+            for item in value[:_DEEPEST]:
+                if type(item) not in self.plain:
+                    self.look(item, depth + 1)
+
+
+def _given_readers(graph: ChunkGraph) -> set[Any]:
+    """Return the reading functions among literals: bags are mapped by functions in their arguments."""
+    return {
+        literal
+        for literals in graph.literals
+        for literal in literals
+        if type(literal) in _FUNCTIONS and _is_reader(literal)
+    }
 
 
 def _has_reader(operand: Operand) -> bool:
@@ -123,7 +136,7 @@ def _is_reader(function: Any) -> bool:
     return name.startswith(_READERS.get(module.partition(".")[0], "\0"))
 
 
-def _named_in(values: Any, depth: int = 0) -> Iterator[Source]:
+def _named_in(values: Any, depth: int = 0) -> Iterator[Location]:
     """Yield the files that a reading function's arguments name."""
     filesystem = next((value for value in values if hasattr(value, "find") and hasattr(value, "info")), None)
     for value in values:
@@ -134,8 +147,8 @@ def _named_in(values: Any, depth: int = 0) -> Iterator[Source]:
             if not isinstance(named, str):
                 continue
             if filesystem is not None and "://" not in named:
-                yield source_at(filesystem, named, is_file=True)
-            elif (source := source_named(named)) is not None:
+                yield location_at(filesystem, named)
+            elif (source := location_named(named)) is not None:
                 yield source
 
 
@@ -164,37 +177,37 @@ def _is_of_fsspec(kind: type) -> bool:
     return any(package_of(base) == "fsspec" for base in kind.__mro__)
 
 
-def _read_by(value: Any, depth: int) -> Iterator[Source]:
+def _read_by(value: Any, depth: int) -> Iterator[Location]:
     """Yield the sources that an object names."""
     if depth > _DEEPEST or value is None:
         return
     kind = type(value)
     if isinstance(value, np.memmap):
         if value.filename is not None:
-            yield Path(value.filename)
+            yield Path(value.filename).absolute()
         return
     if kind in _PLAIN:
         return
     module = package_of(kind)
     if module == "zarr":
-        source = zarr_source(value)
+        source = zarr_location(value)
         if source is not None:
             yield source
     elif module == "h5py":
         name = getattr(getattr(value, "file", None), "filename", None)
         # h5py gives names like "<_io.BytesIO ...>" to files of Python's.
         if name and not str(name).startswith("<"):
-            yield Path(name)
+            yield Path(name).absolute()
     elif _is_of_fsspec(kind):
         path, filesystem = getattr(value, "path", None), getattr(value, "fs", None)
         is_read = filesystem is not None and "r" in str(getattr(value, "mode", "r"))
         # File systems within others also have a path.
         if is_read and isinstance(path, str) and not hasattr(value, "find"):
-            yield source_at(filesystem, path, is_file=True)
+            yield location_at(filesystem, path)
     elif kind.__name__ == "CachingFileManager":
         for argument in getattr(value, "_args", ()):
             if isinstance(argument, str | os.PathLike) and Path(argument).is_file():
-                yield Path(argument)
+                yield Path(argument).absolute()
     elif module == "xarray":
         for name in _INSIDE:
             yield from _read_by(getattr(value, name, None), depth + 1)
@@ -203,11 +216,14 @@ def _read_by(value: Any, depth: int) -> Iterator[Source]:
             yield from _read_by(item, depth + 1)
 
 
-def fingerprints(sources: Collection[Source]) -> dict[str, str | None]:
-    """Return the fingerprint of each source by name; None if there is none."""
-    found = {str(source): fingerprint(source) for source in sources if isinstance(source, Path)}
-    elsewhere = [source for source in sources if isinstance(source, Elsewhere)]
-    return found | known_of(elsewhere) if elsewhere else found
+def fingerprints(sources: Collection[Location], token: str | None) -> dict[str, str | None]:
+    """Return the fingerprint of each source by name: the token for remote ones, None if there is none."""
+    return {
+        source.name if isinstance(source, Remote) else str(source): (
+            token if isinstance(source, Remote) else fingerprint(source)
+        )
+        for source in sources
+    }
 
 
 def fingerprint(path: Path) -> str | None:
@@ -236,26 +252,9 @@ def fingerprint(path: Path) -> str | None:
     return digest.hexdigest()[:32]
 
 
-class Comparison(NamedTuple):
-    """Changes of sources.
-
-    Attributes
-    ----------
-    changed : list of str
-        Sources with another fingerprint than before, or without an earlier one.
-    untold : list of str
-        Sources without a fingerprint, now or before.
-    """
-
-    changed: list[str]
-    untold: list[str]
+def changed(before: Mapping[str, str | None], now: Mapping[str, str | None]) -> list[str]:
+    """Return the names of sources that differ from earlier fingerprints, or whose changes cannot be detected."""
+    return sorted([name for name, known in now.items() if known is None or before.get(name) != known])
 
 
-def compared(before: Mapping[str, str | None], now: Mapping[str, str | None]) -> Comparison:
-    """Compare the fingerprints of sources with earlier ones."""
-    untold = [name for name, known in now.items() if name in before and None in (known, before[name])]
-    others = [name for name, known in now.items() if name not in before or before[name] != known]
-    return Comparison(sorted(set(others).difference(untold)), sorted(untold))
-
-
-__all__ = ["Comparison", "compared", "fingerprint", "fingerprints", "sources_of"]
+__all__ = ["changed", "fingerprint", "fingerprints", "sources_of"]

@@ -10,18 +10,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dask_mars.checkpointing.journal import FileProof
+from dask_mars.checkpointing.locations import zarr_directory
 from dask_mars.dask_api import is_gone
 from dask_mars.dask_api.arrays import fuse_slice, load_store_chunk
-from dask_mars.graph.callables import package_of
 from dask_mars.graph.chunks import ChunkGraph, Constant, Operand, Subprogram
 
 #: Most files to check for one chunk.
 _MOST_FILES = 1000
 #: Stands for a value that is unknown before it is computed.
 _UNKNOWN: Any = object()
-#: Zarr's stores in local directories, and those on file systems of fsspec's.
-_LOCAL_STORES = frozenset({"LocalStore", "DirectoryStore", "NestedDirectoryStore"})
-_FILE_SYSTEM_STORES = frozenset({"FsspecStore", "FSStore"})
 
 
 class _Input(NamedTuple):
@@ -153,25 +150,6 @@ def _found(graph: ChunkGraph, chunk: int, part: Any) -> Any:
     return part.value
 
 
-def zarr_directory(array: Any) -> Path | None:
-    """Return the directory of a Zarr array on a local disk."""
-    if package_of(type(array)) != "zarr":
-        return None
-    store = getattr(array, "store", None)
-    kind = type(store).__name__
-    root = getattr(store, "root", None) or getattr(store, "path", None)
-    if root is None or not (kind in _LOCAL_STORES or (kind in _FILE_SYSTEM_STORES and _is_local(store))):
-        return None
-    return Path(root).absolute() / getattr(array, "path", "")
-
-
-def _is_local(store: Any) -> bool:
-    """Return whether a store of fsspec's is in local files."""
-    filesystem = getattr(store, "fs", None)
-    protocol = getattr(getattr(filesystem, "sync_fs", filesystem), "protocol", ())
-    return "file" in ((protocol,) if isinstance(protocol, str) else tuple(protocol or ()))
-
-
 def _names_of_blocks(array: Any) -> Any:
     """Return the function that names the file of a Zarr block, None if unknown."""
     encode = getattr(getattr(array, "metadata", None), "encode_chunk_key", None)
@@ -206,4 +184,4 @@ def proof_of(path: str) -> FileProof:
     return path, found.st_size, found.st_mtime_ns
 
 
-__all__ = ["StoredRegion", "proof_of", "regions", "store_calls", "target_slots", "zarr_directory"]
+__all__ = ["StoredRegion", "proof_of", "regions", "store_calls", "target_slots"]

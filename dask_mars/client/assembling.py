@@ -19,17 +19,7 @@ def is_assembly(operand: Operand) -> bool:
 
 
 def input_to_assemble(store: Store, ref: ObjectRef, operand: Operand) -> Any:
-    """Return an input of an assembly: the value, or for a spilled array a stand-in that loads on copy.
-
-    Parameters
-    ----------
-    store : Store
-        The store of this process.
-    ref : ObjectRef
-        Reference to the value.
-    operand : Operand
-        The operand that assembles it.
-    """
+    """Return an input of an assembly: the value, or for a spilled array a stand-in that loads on copy."""
     # A single input is asked for its own copy, and other functions may use any attribute.
     plain = operand.input_count > 1 and set(operand.functions) == {make_list, finalize}
     if plain and is_spilled(ref) and (known := array_type(ref)) is not None:

@@ -11,7 +11,7 @@ import dask
 
 from dask_mars import config, gc_control
 from dask_mars.client.callbacks import CallbackObserver, CountingObserver, as_tasks, only_count, without_values
-from dask_mars.client.computation import Computation
+from dask_mars.client.computation import GraphComputation
 from dask_mars.client.records import Record, Records
 from dask_mars.client.request import Options, Request
 from dask_mars.client.tracking import EngineSource
@@ -69,11 +69,6 @@ class Work(NamedTuple):
 
 class GraphBackend(ABC):
     """A backend that runs chunk graphs.
-
-    Parameters
-    ----------
-    records : Records, optional
-        The list that its computations appear in. Default: one of its own.
 
     Attributes
     ----------
@@ -216,17 +211,7 @@ def _arranged(keys: Any, ids: Mapping[Key, int], values: Mapping[int, Any]) -> A
 
 
 class EngineBackend(GraphBackend):
-    """Computes on an engine of this process.
-
-    Parameters
-    ----------
-    engine_for : callable
-        Returns the engine to use, given the requested number of workers.
-    store_limit : callable
-        Returns the limit for results in memory, in bytes.
-    records : Records, optional
-        As for `GraphBackend`.
-    """
+    """Computes on an engine of this process."""
 
     def __init__(
         self,
@@ -255,7 +240,7 @@ class EngineBackend(GraphBackend):
             record.run(EngineSource(engine, run), stop, run.number)
 
         saver = None if work.session is None else work.session.saver
-        computation = Computation(
+        computation = GraphComputation(
             engine, work.graph, work.observer, workers, options.retries, rerun, note=record.note, saver=saver
         )
         return computation.results(work.request.persist, started)

@@ -49,17 +49,7 @@ class Observer(Protocol):
 
 
 class CallbackObserver:
-    """Calls Dask's callbacks in the order and with the arguments that Dask's own schedulers use.
-
-    Parameters
-    ----------
-    callbacks : iterable of tuple
-        ``(start, start_state, pretask, posttask, finish)`` of each callback.
-    dsk : dict
-        The low-level graph, in Dask's task objects; callbacks may change it in `start`.
-    remote : bool, optional
-        Whether no engine of this process computes the graph. Then callbacks of `_LISTENING` need their hooks.
-    """
+    """Calls Dask's callbacks in the order and with the arguments that Dask's own schedulers use."""
 
     in_order: ClassVar[bool] = True
 
@@ -91,9 +81,9 @@ class CallbackObserver:
                 callback[0](self._dsk)
             self._started.append(callback)
 
-    def start_state(self, wanted: set[Key]) -> None:
+    def start_state(self, requested: set[Key]) -> None:
         """Compute the state and call `start_state` of each callback."""
-        state = start_state_from_dask(dict(self._dsk), keys=wanted, cache={}, sortkey=lambda _: 0)
+        state = start_state_from_dask(dict(self._dsk), keys=requested, cache={}, sortkey=lambda _: 0)
         state["ready"] = set(state["ready"])
         self.state.update(state)
         for alias, target in alias_targets(self._dsk).items():
@@ -161,15 +151,7 @@ class CallbackObserver:
 
 
 class CountingObserver(CallbackObserver):
-    """Calls callbacks that only count. They need neither Dask's tasks nor the ready state.
-
-    Parameters
-    ----------
-    callbacks : iterable of tuple
-        Callbacks for which `only_count` holds.
-    remote : bool, optional
-        As for `CallbackObserver`.
-    """
+    """Calls callbacks that only count. They need neither Dask's tasks nor the ready state."""
 
     in_order = False
 
@@ -204,13 +186,7 @@ class CountingObserver(CallbackObserver):
 
 
 class TellOnce:
-    """Reports each chunk to an observer once, however often its graph is computed.
-
-    Parameters
-    ----------
-    observer : Observer
-        The receiver.
-    """
+    """Reports each chunk to an observer once, however often its graph is computed."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer

@@ -57,55 +57,18 @@ def run_graph(
 ) -> dict[int, Any]:
     """Compute a chunk graph, and leave the outputs in the store.
 
-    Parameters
-    ----------
-    engine : Engine
-        What computes it.
-    graph : ChunkGraph
-        The graph; at least one of its outputs must be computed.
-    retries : int, optional
-        Retries of a failed task.
-    started : callable, optional
-        Called with the engine's number for the computation.
-    observer : Observer, optional
-        Receives the progress of chunks in this thread.
-    saver : Saver, optional
-        Saves results; the caller stops it.
-
     Returns
     -------
     dict
         Each output's reference in the store, or its value if it is small.
     """
-    computation = Computation(engine, graph, observer, retries=retries, defers=True, saver=saver)
+    computation = GraphComputation(engine, graph, observer, retries=retries, defers=True, saver=saver)
     begun = None if started is None else lambda run: started(run.number)
     return computation.results(persist=True, started=begun)
 
 
-class Computation:
-    """The computation of one graph, from its calling thread.
-
-    Parameters
-    ----------
-    engine : Engine
-        The engine that computes it.
-    graph : ChunkGraph
-        What to compute.
-    observer : Observer or None
-        Receives the progress of chunks in this thread.
-    num_workers : int or None
-        Most workers to use.
-    retries : int or None
-        Retries of a failed task.
-    rerun_locally : bool
-        Whether a task that raises is run once more in this process, for a debugger.
-    defers : bool, optional
-        Whether this is an agent's process: values that cannot be pickled are deferred to the user's process.
-    note : callable, optional
-        Also receives the output and warnings of tasks: the stream, and the text.
-    saver : Saver, optional
-        Saves results.
-    """
+class GraphComputation:
+    """The computation of one graph, from its calling thread."""
 
     def __init__(
         self,
@@ -131,9 +94,19 @@ class Computation:
         self._modules: Collection[str] = ()
         self._pool: ThreadPoolExecutor | None = None
         self._pool_size = num_workers or engine.settings.num_workers
-        operands = graph.operands
+        self._plan = self._planned(num_workers, engine.settings.retries if retries is None else int(retries))
+        #: Guards the two below: reporting a chunk and removing it there must be atomic.
+        self._lock = threading.Lock()
+        #: Chunks that threads of the pool are computing and have not reported.
+        self._computed_in_client: set[int] = set()
+        #: Whether threads of the pool must not begin another chunk.
+        self._cancelled = False
+
+    def _planned(self, num_workers: int | None, retries: int) -> GraphPlan:
+        """Return the graph as the scheduler sees it; known values from elsewhere are loaded."""
+        engine, graph, observer = self._engine, self._graph, self._observer
+        operands, inline_bytes = graph.operands, engine.settings.inline_bytes
         objects, copied_bytes = {}, {}
-        inline_bytes = engine.settings.inline_bytes
         for chunk, value in graph.values.items():
             if type(value) is PersistedChunk and value.engine is engine:
                 objects[chunk] = value.graph, value.chunk
@@ -142,35 +115,28 @@ class Computation:
             size_bytes = bytes_to_store(value)
             if size_bytes > inline_bytes:
                 copied_bytes[chunk] = size_bytes
-        in_client = graph.chunks_for_client()
         unrepeatable = frozenset(number for number, operand in enumerate(operands) if appends(operand))
-        self._plan = GraphPlan(
+        return GraphPlan(
             inputs=graph.inputs,
             outputs=graph.outputs,
             operand_of=graph.operand_of,
-            in_client=frozenset(in_client | graph.in_client),
+            in_client=frozenset(graph.chunks_for_client() | graph.in_client),
             retries=graph.retries,
-            default_retries=engine.settings.retries if retries is None else int(retries),
+            default_retries=retries,
             priorities=graph.priorities,
             # As with Dask's own schedulers, 0 is no limit.
             worker_limit=num_workers or None,
             objects=objects,
             copied_bytes=copied_bytes,
             run_ahead=observer is None or not observer.in_order,
-            declared_bytes=DeclaredSizes(graph, engine.settings.inline_bytes),
+            declared_bytes=DeclaredSizes(graph, inline_bytes),
             resources=_resources(graph, engine.settings.resources),
             temporaries=temporaries_of(operands),
             unrepeatable=unrepeatable,
             # A failure in a thread repeats chunks that have begun, so no chunk may be unrepeatable.
             is_library_code=not unrepeatable and self._is_library_code(),
-            keeps_data_on_failure=rerun_locally,
+            keeps_data_on_failure=self._rerun_locally,
         )
-        #: Guards the two below: reporting a chunk and removing it there must be atomic.
-        self._lock = threading.Lock()
-        #: Chunks that threads of the pool are computing and have not reported.
-        self._computed_in_client: set[int] = set()
-        #: Whether threads of the pool must not begin another chunk.
-        self._cancelled = False
 
     def _is_library_code(self) -> bool:
         """Return whether threads of this process may compute the graph; False if the engine wants none."""
@@ -415,7 +381,7 @@ class Computation:
     def _on_stopped(self, run: GraphRun, message: client_messages.Stopped) -> None:
         raise message.error
 
-    _handlers: ClassVar[dict[type, Callable[[Computation, GraphRun, Any], None]]] = {
+    _handlers: ClassVar[dict[type, Callable[[GraphComputation, GraphRun, Any], None]]] = {
         client_messages.RunInClient: _run_in_client,
         client_messages.Started: _on_started,
         client_messages.Done: _on_done,
@@ -427,13 +393,7 @@ class Computation:
 
 
 def _resources(graph: ChunkGraph, available: Mapping[str, float]) -> dict[int, Resources]:
-    """Return the resources of each chunk; none where the user allows others and too few exist.
-
-    Raises
-    ------
-    ResourcesMissing
-        A chunk needs more than the engine has.
-    """
+    """Return the resources of each chunk; none where the user allows others and too few exist."""
     taken: dict[int, Resources] = {}
     if not available:
         return taken
@@ -465,4 +425,4 @@ def _ref(run: GraphRun, chunk: int) -> ObjectRef:
     return ref
 
 
-__all__ = ["Computation", "run_graph"]
+__all__ = ["GraphComputation", "run_graph"]

@@ -310,13 +310,7 @@ def submit(
     optimize_graph: bool,
     traverse: bool,
 ) -> Computation:
-    """Compute collections in the background; see `Runtime.submit`.
-
-    Raises
-    ------
-    TypeError
-        The first collection is a function.
-    """
+    """Compute collections in the background; see `Runtime.submit`."""
     chosen = _chosen(options)
     if collections and callable(collections[0]) and not dask.is_dask_collection(collections[0]):
         # distributed's Client takes a function and arguments; dask.compute would return both unchanged.

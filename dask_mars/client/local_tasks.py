@@ -15,17 +15,7 @@ _MOST_NAMES = 6
 
 
 def run_chunk(graph: ChunkGraph, chunk: int, inputs: list[Any]) -> Any:
-    """Run the operand of a chunk in this process.
-
-    Parameters
-    ----------
-    graph : ChunkGraph
-        The graph.
-    chunk : int
-        Number of the chunk.
-    inputs : list
-        The values of its inputs; the list is emptied, so that nothing but the operand refers to them.
-    """
+    """Run the operand of a chunk in this process, and empty `inputs`, so that only the operand refers to them."""
     return graph.operands[graph.operand_of[chunk]].run(inputs, local_literals(graph, chunk))
 
 
@@ -35,17 +25,7 @@ def local_literals(graph: ChunkGraph, chunk: int) -> tuple[Any, ...]:
 
 
 def raised_by(graph: ChunkGraph, chunk: int, id: bytes | None = None) -> str:
-    """Return the note for an exception that names its task.
-
-    Parameters
-    ----------
-    graph : ChunkGraph
-        The graph.
-    chunk : int
-        Number of the chunk.
-    id : bytes, optional
-        The chunk's id, if an engine computes the graph.
-    """
+    """Return the note for an exception that names its task."""
     named = "" if id is None else f" [{id.hex()}]"
     layer = label_of(str(graph.layer_of(chunk)))
     functions = _names(graph.operands[graph.operand_of[chunk]].functions)

@@ -15,8 +15,9 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import NamedTuple, TypedDict
+from typing import TypedDict
 
+from dask_mars.client.task_output import OutputLine, TaskOutput
 from dask_mars.errors import Cancelled
 from dask_mars.observe.counts import ChunkCounts, LayerCounts, Source
 
@@ -27,28 +28,8 @@ STATES = (QUEUED, PREPARING, RUNNING, FINISHED, FAILED, CANCELLED)
 #: The states that a computation never leaves.
 OVER = frozenset({FINISHED, FAILED, CANCELLED})
 
-#: Limits for the output of one computation's tasks, in characters: of a line, and of all lines together.
-_LINE_CHARACTERS, _LOG_CHARACTERS = 4_000, 200_000
 #: Longest error message that a record keeps, in characters.
 _MESSAGE_CHARACTERS = 10_000
-
-
-class LogLine(NamedTuple):
-    """Output or a warning of a task.
-
-    Attributes
-    ----------
-    time_s : float
-        Arrival time, in seconds since 1970.
-    stream : str
-        ``"stdout"``, ``"stderr"`` or ``"warning"``.
-    text : str
-        The output.
-    """
-
-    time_s: float
-    stream: str
-    text: str
 
 
 class ValueDescription(TypedDict):
@@ -61,7 +42,7 @@ class ValueDescription(TypedDict):
     evicted: bool
 
 
-class Failure:
+class FailureText:
     """The error of a computation as text: an exception would keep alive what its frames refer to.
 
     Attributes
@@ -106,7 +87,7 @@ class Record:
         Times of submission, of the first runnable chunk, and of the end, in seconds since 1970.
     graph : int or None
         The engine's number for the graph, if an engine computes it.
-    failure : Failure or None
+    failure : FailureText or None
         The error, if it has failed.
     result : ValueDescription or None
         Description of the result, if the computation was submitted.
@@ -120,15 +101,12 @@ class Record:
         self.started_s: float | None = None
         self.ended_s: float | None = None
         self.graph: int | None = None
-        self.failure: Failure | None = None
+        self.failure: FailureText | None = None
         self.result: ValueDescription | None = None
         self._id = id
         self._depth = 0
         self._source: Source | None = None
-        self._log: deque[LogLine] | None = None
-        self._begun_lines: dict[str, str] = {}
-        self._log_characters = 0
-        self._is_log_cut = False
+        self._output: TaskOutput | None = None
         self._reason: Exception | None = None
         #: Whether `cancel` has reported success although the engine was too busy to stop the computation.
         self._is_given_up = False
@@ -187,15 +165,7 @@ class Record:
     def run(self, source: Source, stop: Callable[[], bool], graph: int | None = None) -> None:
         """Record that the graph is prepared and chunks run from now on.
 
-        Parameters
-        ----------
-        source : Source
-            Reports progress.
-        stop : callable
-            Stops it, so that its calling thread raises. Returns False if it has finished anyway, and raises
-            `TimeoutError` if it stops later.
-        graph : int, optional
-            The engine's number for the graph.
+        `stop` returns False if the computation has finished, and raises `TimeoutError` if it will stop it later.
         """
         with self._lock:
             # A cancellation before this point had no `stop` to call.
@@ -217,23 +187,13 @@ class Record:
         """Mark the computation as failed in a forked process, whatever other threads were doing to it."""
         self._lock = threading.Lock()
         self._source = self._stop = self._leave = self._on_end = None
-        self.state, self.ended_s, self.failure = FAILED, time.time(), Failure(error)
+        self.state, self.ended_s, self.failure = FAILED, time.time(), FailureText(error)
 
     def note(self, stream: str, text: str) -> None:
         """Record output or a warning of a task: lines, and perhaps the beginning of one."""
-        if self._log is None:
-            self._log = deque()
-        now_s = time.time()
-        *lines, rest = (self._begun_lines.pop(stream, "") + text).split("\n")
-        for line in lines:
-            self._log.append(LogLine(now_s, stream, line[:_LINE_CHARACTERS]))
-            # Empty lines take room too.
-            self._log_characters += min(len(line), _LINE_CHARACTERS) + 1
-        while self._log_characters > _LOG_CHARACTERS:
-            self._log_characters -= len(self._log.popleft().text) + 1
-            self._is_log_cut = True
-        if rest:
-            self._begun_lines[stream] = rest[:_LINE_CHARACTERS]
+        if self._output is None:
+            self._output = TaskOutput()
+        self._output.add(stream, text)
 
     def end(self, error: BaseException | None = None) -> bool:
         """Record the end of the computation. Return False if it had ended before."""
@@ -256,7 +216,7 @@ class Record:
         elif isinstance(error, (Cancelled, KeyboardInterrupt)):
             self.state = CANCELLED
         else:
-            self.failure = Failure(error)
+            self.failure = FailureText(error)
             self.state = FAILED
         if self._on_end is not None:
             self._on_end(self)
@@ -306,24 +266,12 @@ class Record:
         return self._source
 
     @property
-    def log(self) -> tuple[list[LogLine], bool]:
+    def log(self) -> tuple[list[OutputLine], bool]:
         """Output and warnings of its tasks, and whether earlier lines were dropped."""
-        if self._log is None:
-            return [], False
-        now_s = time.time()
-        begun = [LogLine(now_s, stream, text) for stream, text in self._begun_lines.copy().items()]
-        return [*self._log.copy(), *begun], self._is_log_cut
+        return ([], False) if self._output is None else self._output.lines()
 
     def explain(self, key: object = None, patience_s: float | None = None) -> str:
-        """Return what it waits for, or why a key is not computed.
-
-        Raises
-        ------
-        KeyError
-            It has no such key, or is over.
-        TimeoutError
-            The engine has not answered within `patience_s`.
-        """
+        """Return what it waits for, or why a key is not computed."""
         source, state = self._source, self.state
         if state == RUNNING and source is not None:
             return source.explain(key, patience_s)
@@ -345,13 +293,7 @@ def _as_uuid(id: object) -> str:
 
 
 class Records:
-    """The computations of one runtime: all that have not ended, and the most recent ended ones.
-
-    Parameters
-    ----------
-    remembered : int, optional
-        How many of the others.
-    """
+    """The computations of one runtime: all that have not ended, and the most recent ended ones."""
 
     def __init__(self, remembered: int = 200) -> None:
         self._remembered = remembered
@@ -361,13 +303,7 @@ class Records:
         self._over: deque[tuple[int, Record]] = deque()
 
     def new(self, name: str = "", id: str | None = None, is_submitted: bool = False) -> Record:
-        """Create the record of a computation.
-
-        Raises
-        ------
-        ValueError
-            The id is no UUID, or another computation has it.
-        """
+        """Create the record of a computation."""
         if id is not None:
             id = _as_uuid(id)
             if any(record.id == id for record in self):
@@ -402,13 +338,7 @@ class Records:
         return list(self._live.copy().values())
 
     def find(self, id: str | int) -> Record:
-        """Return the record with an id, or with the number that an engine gave it.
-
-        Raises
-        ------
-        KeyError
-            No computation has it, or its record is no longer kept.
-        """
+        """Return the record with an id, or with the number that an engine gave it."""
         for record in self:
             if (record.id if isinstance(id, str) else record.graph) == id:
                 return record
@@ -431,8 +361,7 @@ __all__ = [
     "QUEUED",
     "RUNNING",
     "STATES",
-    "Failure",
-    "LogLine",
+    "FailureText",
     "Record",
     "Records",
     "ValueDescription",

@@ -164,17 +164,7 @@ def persist_with(
     optimize_graph: bool,
     options: Mapping[str, Any],
 ) -> tuple[Any, ...]:
-    """Return collections whose chunks are computed and stay in the store.
-
-    Parameters
-    ----------
-    backend : Backend
-        The backend that computes them.
-    collections : iterable
-        Dask collections.
-    optimize_graph, options
-        As Dask passes them on.
-    """
+    """Return collections whose chunks are computed and stay in the store."""
     known = {name: value for name, value in options.items() if name in Options._fields}
     checkpoint = checkpoint_settings()
 

@@ -14,13 +14,7 @@ Key = int | str
 
 
 class Together:
-    """Calls functions in threads, each after the calls that it needs, in the order of their addition.
-
-    Parameters
-    ----------
-    threads : int
-        Most calls at a time.
-    """
+    """Calls functions in threads, each after the calls that it needs, in the order of their addition."""
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
@@ -44,14 +38,7 @@ class Together:
     def add(self, key: Key, needs: Collection[Key], start: Callable[[], Call | None]) -> None:
         """Add a call, or more needs of a call that was added before.
 
-        Parameters
-        ----------
-        key : hashable
-            Key of the call.
-        needs : collection
-            Keys of calls it needs; finished and unknown ones are ignored.
-        start : callable
-            Called in the caller's thread when the turn comes: returns the call, None if `add` was called again.
+        `start` is called in the caller's thread and returns the call, or None if it has added more needs.
         """
         self._places.setdefault(key, next(self._numbers))
         pending = [other for other in dict.fromkeys(needs) if other in self._places]
@@ -62,13 +49,7 @@ class Together:
             heapq.heappush(self._ready, (self._places[key], key))
 
     def step(self, timeout_s: float | None = None) -> list[tuple[Key, Any]]:
-        """Start the calls that can start, wait for some to return, and return their keys and results.
-
-        Raises
-        ------
-        BaseException
-            Any exception of a call.
-        """
+        """Start the calls that can start, wait for some to return, and return their keys and results."""
         while self._ready and len(self._running) < self._threads:
             _, key = heapq.heappop(self._ready)
             if (call := self._starts.pop(key)()) is not None:

@@ -17,7 +17,7 @@ import numpy as np
 from dask_mars.engine.engine import Engine
 from dask_mars.engine.graph_run import GraphRun
 from dask_mars.errors import MarsError
-from dask_mars.observe.counts import Blocks, ChunkCounts, LayerCounts
+from dask_mars.observe.counts import BlockStates, ChunkCounts, LayerCounts
 from dask_mars.observe.layers import LayerIndex, blocks_of, edges_of
 
 #: Longest wait for a busy engine, and lifetime of an answer, both in seconds.
@@ -88,7 +88,7 @@ class EngineSource:
         """Return which layers read which, by their indices in `layers`."""
         return edges_of(self.index, self.run.graph.inputs)
 
-    def blocks(self, layer: str) -> Blocks:
+    def blocks(self, layer: str) -> BlockStates:
         """Return the blocks of a layer."""
         _, running, failed = self._known()
         return blocks_of(self.index, layer, self.run.measurements.durations_s, running, failed)
@@ -173,13 +173,13 @@ class FinalSource:
         self.layers()
         return self._edges
 
-    def blocks(self, layer: str) -> Blocks:
+    def blocks(self, layer: str) -> BlockStates:
         """Return the blocks of a layer; none if the keys of its chunks are no longer kept."""
         if layer not in [known.name for known in self.layers()]:
             raise KeyError(layer)
         last = self._last
         if last is None:
-            return Blocks([], "", truncated=True)
+            return BlockStates([], "", truncated=True)
         return blocks_of(last.numbering, layer, last.durations_s, (), last.failed)
 
     def explain(self, key: object = None, patience_s: float | None = None) -> str:

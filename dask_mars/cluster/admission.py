@@ -27,15 +27,7 @@ _LOOK_S = 2.0
 
 
 class _ClusterLock(Lock):  # type: ignore[misc]
-    """A lock of Dask's that notices a lost lease: the scheduler gives locks of silent clients to others.
-
-    Parameters
-    ----------
-    token : str
-        Token of the lock that it replaces.
-    of : Worker or Client
-        Owner, whose connection to the scheduler it uses.
-    """
+    """A lock of Dask's that notices a lost lease: the scheduler gives locks of silent clients to others."""
 
     def __init__(self, token: str, of: Any) -> None:
         self._renewed_s = time.monotonic()
@@ -55,9 +47,9 @@ class _ClusterLock(Lock):  # type: ignore[misc]
         if lease != "inf" and now - self._renewed_s > parse_timedelta(lease, "s"):
             self._was_lost = True
 
-    def acquire_while_wanted(self, is_wanted: Callable[[], bool]) -> bool:
-        """Acquire the lock; return False once `is_wanted` returns False."""
-        while is_wanted():
+    def acquire_while_needed(self, is_needed: Callable[[], bool]) -> bool:
+        """Acquire the lock; return False once `is_needed` returns False."""
+        while is_needed():
             self._renewed_s = time.monotonic()
             if self.acquire(timeout=_WAIT_S):
                 return True
@@ -77,36 +69,19 @@ class _ClusterLock(Lock):  # type: ignore[misc]
         return self._was_lost
 
 
-class NoLongerWanted(Exception):
+class NoLongerNeeded(Exception):
     """Internal: a subtask that waits for a lock is no longer needed."""
 
 
 @contextlib.contextmanager
-def hold_locks(tokens: Collection[str], of: Any, is_wanted: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Hold locks on all hosts of a cluster.
-
-    Parameters
-    ----------
-    tokens : collection of str
-        Tokens of the locks.
-    of : Worker or Client
-        The owner.
-    is_wanted : callable, optional
-        Called during waits; returning False ends the wait.
-
-    Raises
-    ------
-    NoLongerWanted
-        `is_wanted` has returned False.
-    LockLost
-        The scheduler gave the lock to others, because the lease was not renewed in time.
-    """
+def hold_locks(tokens: Collection[str], of: Any, is_needed: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Hold locks on all hosts of a cluster."""
     # One order for all hosts, to prevent deadlocks.
     locks = {token: _ClusterLock(token, of) for token in sorted(tokens)}
     try:
         for lock in locks.values():
-            if not lock.acquire_while_wanted(is_wanted):
-                raise NoLongerWanted
+            if not lock.acquire_while_needed(is_needed):
+                raise NoLongerNeeded
         yield
         for token, lock in locks.items():
             if lock.was_lost():
@@ -141,22 +116,7 @@ def unregister_once(client: Client, names: Collection[str]) -> None:
 
 
 def claim_once(worker: Worker, name: str, key: str) -> None:
-    """Claim the only start of a subtask.
-
-    Parameters
-    ----------
-    worker : Worker
-        The worker that starts it.
-    name : str
-        A name given to `register_once`.
-    key : str
-        Name of the task, for the error message.
-
-    Raises
-    ------
-    BegunBefore
-        It was started before, here or elsewhere.
-    """
+    """Claim the only start of a subtask."""
 
     async def take() -> bool:
         try:
@@ -190,22 +150,6 @@ def wait_for_results(
     """Wait for results while the hosts with their files live.
 
     Dask would wait for a lost host forever.
-
-    Parameters
-    ----------
-    client : Client
-        Owner of the futures.
-    futures : collection of Future
-        The results. The wait ends when all are computed, or one has failed.
-    agents_with_files : mapping
-        Ids of agents with files, and for each a task that needs them, for the error message.
-    meanwhile : callable, optional
-        Called now and then.
-
-    Raises
-    ------
-    FilesLost
-        A needed agent is gone.
     """
     looked_s = time.monotonic()
     while True:
@@ -223,7 +167,7 @@ def wait_for_results(
 
 
 __all__ = [
-    "NoLongerWanted",
+    "NoLongerNeeded",
     "claim_once",
     "hold_locks",
     "register_once",

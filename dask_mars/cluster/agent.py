@@ -24,7 +24,7 @@ from tornado.ioloop import PeriodicCallback
 
 from dask_mars import config
 from dask_mars.client.computation import run_graph
-from dask_mars.cluster.admission import NoLongerWanted
+from dask_mars.cluster.admission import NoLongerNeeded
 from dask_mars.cluster.distributed_api import GatherDepSuccessEvent, thread_state
 from dask_mars.cluster.marks import IDENTITY, LEAVE_S, MARK
 from dask_mars.cluster.metrics import measure
@@ -40,7 +40,7 @@ from dask_mars.protocol.context import with_variables
 from dask_mars.version import __version__
 
 if TYPE_CHECKING:
-    from dask_mars.checkpointing.saver import Saver
+    from dask_mars.checkpointing.saver import ChunkSaver
     from dask_mars.cluster.saving import SaveOrder
 
 logger = logging.getLogger(__name__)
@@ -292,7 +292,7 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
                 finally:
                     if saver is not None:
                         saver.stop(drain=done)
-        except (Cancelled, NoLongerWanted):
+        except (Cancelled, NoLongerNeeded):
             # Reschedule: the task is no longer needed, or was requested again meanwhile.
             raise Reschedule from None
         finally:
@@ -302,7 +302,7 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         output_groups = [StoredResult([found[chunk] for chunk in group]) for group in spec.output_groups]
         return output_groups[0] if len(output_groups) == 1 else StoredResult(output_groups)
 
-    def _saver_for(self, order: SaveOrder, graph: SubtaskGraph) -> Saver | None:
+    def _saver_for(self, order: SaveOrder, graph: SubtaskGraph) -> ChunkSaver | None:
         # Few computations are saved.
         from dask_mars.cluster.saving import saver_for
 

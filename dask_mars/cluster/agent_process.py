@@ -14,13 +14,7 @@ if TYPE_CHECKING:
 
 
 def start_agent(*args: Any, **options: Any) -> MarsWorker:
-    """Return an agent. A nanny treats it as the worker class, and calls it in the worker's process.
-
-    Parameters
-    ----------
-    *args, **options
-        As for `MarsWorker`.
-    """
+    """Return an agent. A nanny treats it as the worker class, and calls it in the worker's process."""
     load_dask_array()
     from dask_mars.cluster.agent import MarsWorker
 

@@ -46,15 +46,7 @@ _LEFT_TO_DASK = _Placement(())
 
 
 class TaskAnnotations:
-    """Creates the annotations of a computation's tasks.
-
-    Parameters
-    ----------
-    computation : ClusterComputation
-        The computation.
-    subtasks : sequence of Subtask
-        The subtasks of its graph.
-    """
+    """Creates the annotations of a computation's tasks."""
 
     def __init__(self, computation: ClusterComputation, subtasks: Sequence[Subtask]) -> None:
         self._name = computation.name
@@ -69,17 +61,7 @@ class TaskAnnotations:
         self._unplaced = self._find_unplaced()
 
     def of_task(self, task: Task, number: int, computes: bool) -> dict[str, Any]:
-        """Return the annotations of a task for Dask.
-
-        Parameters
-        ----------
-        task : Task
-            The task.
-        number : int
-            Number of its subtask.
-        computes : bool
-            Whether it computes the subtask; other tasks take its result apart, or are values of the user's.
-        """
+        """Return the annotations of a task for Dask."""
         first, graph = self._subtasks[number].chunks[0], self._graph
         restriction = graph.restrictions.get(first, _ANYWHERE)
         highest, position = self._priority(number), self._positions[number]

@@ -56,17 +56,7 @@ def connect(address: str) -> Client:
 
 
 class ClusterBackend(GraphBackend):
-    """Computes on a cluster with its current agents.
-
-    Parameters
-    ----------
-    client : Client
-        A client connected to it.
-    hosts : list of AgentInfo
-        Its agents. If there are none it waits for some.
-    records : Records, optional
-        As for `GraphBackend`.
-    """
+    """Computes on a cluster with its current agents."""
 
     is_remote = True
 
@@ -200,17 +190,7 @@ class ClusterBackend(GraphBackend):
 
 
 def cluster_of(client: Client, records: Records | None = None) -> ClusterBackend:
-    """Return the backend for a client's cluster.
-
-    Raises
-    ------
-    NoAgents
-        No worker is an agent.
-    TypeError
-        It is no client.
-    ValueError
-        The client is asynchronous.
-    """
+    """Return the backend for a client's cluster."""
     if not isinstance(client, Client):
         raise TypeError(f"'client' is a distributed.Client, and not {client!r}")
     if client.asynchronous:

@@ -114,59 +114,23 @@ _PEM_FILE = click.Path(exists=True, dir_okay=False, resolve_path=True)
 @click.version_option(__version__)
 def main(
     scheduler: str | None,
-    scheduler_file: str | None,
     nanny: bool,
     pid_file: Path | None,
-    n_workers: str | None,
-    nthreads: int | None,
-    memory_limit: str,
-    store_limit: str | None,
-    local_directory: str | None,
-    resources: str | None,
-    host: str | None,
-    worker_port: str | None,
-    listen_address: str | None,
-    contact_address: str | None,
-    nanny_port: str | None,
-    preload_nanny: tuple[str, ...],
-    tls_ca_file: str | None,
-    tls_cert: str | None,
-    tls_key: str | None,
     reconnect: bool | None,
     reconnect_timeout: str | None,
-    **options: Any,
+    **given: Any,
 ) -> None:
     """Let this host compute for the Dask scheduler at SCHEDULER with dask_mars.
 
     The options are those of `dask worker`. There is one agent on a host, and its processes share one store.
     """
-    if not (scheduler or scheduler_file or dask.config.get("scheduler-address", None)):
+    if not (scheduler or given["scheduler_file"] or dask.config.get("scheduler-address", None)):
         raise click.UsageError("give the address of a scheduler, or --scheduler-file")
-    security = {"tls_ca_file": tls_ca_file, "tls_worker_cert": tls_cert, "tls_worker_key": tls_key}
-    host, worker_port = _bound_to(listen_address, contact_address, host, worker_port)
-    limit = _memory_limit(memory_limit)
     reconnect_s = _reconnect_s(reconnect, reconnect_timeout)
-    if reconnect_s and options["death_timeout"] is None:
+    if reconnect_s and given["death_timeout"] is None:
         # A starting agent would wait forever, for one scheduler at one address.
-        options["death_timeout"] = _START_S
-    options |= {
-        "scheduler_file": scheduler_file,
-        "nthreads": _processes(n_workers, nthreads),
-        "memory_limit": limit,
-        "store_limit": _store_limit(store_limit, limit),
-        "local_directory": _scratch_directory(local_directory),
-        "host": host,
-        "contact_address": contact_address,
-        "resources": _resources(resources),
-        "security": {name: value for name, value in security.items() if value is not None},
-        "preload": list(options["preload"]),
-    }
-    if nanny:
-        options |= {"worker_class": start_agent, "worker_port": worker_port, "port": nanny_port}
-        # None means the configured value.
-        options["preload_nanny"] = list(preload_nanny) or None
-    else:
-        options["port"] = worker_port
+        given["death_timeout"] = _START_S
+    options = _options(nanny, **given)
     with _pid_file(pid_file):
         if nanny:
             # The nanny would count shared memory that the agent has read as the agent's own.
@@ -179,14 +143,54 @@ def main(
         sys.exit(1)
 
 
-def scheduler_address(scheduler: str | None) -> str | None:
-    """Return the scheduler's address, if it is valid.
+def _options(
+    nanny: bool,
+    n_workers: str | None,
+    nthreads: int | None,
+    memory_limit: str,
+    store_limit: str | None,
+    local_directory: str | None,
+    resources: str | None,
+    host: str | None,
+    worker_port: str | None,
+    listen_address: str | None,
+    contact_address: str | None,
+    nanny_port: str | None,
+    preload: tuple[str, ...],
+    preload_nanny: tuple[str, ...],
+    tls_ca_file: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+    **others: Any,
+) -> dict[str, Any]:
+    """Return the options of the nanny, or of the agent; they take `others` as they are."""
+    security = {"tls_ca_file": tls_ca_file, "tls_worker_cert": tls_cert, "tls_worker_key": tls_key}
+    host, worker_port = _bound_to(listen_address, contact_address, host, worker_port)
+    limit = _memory_limit(memory_limit)
+    options = others | {
+        "nthreads": _processes(n_workers, nthreads),
+        "memory_limit": limit,
+        "store_limit": _store_limit(store_limit, limit),
+        "local_directory": _scratch_directory(local_directory),
+        "host": host,
+        "contact_address": contact_address,
+        "resources": _resources(resources),
+        "security": {name: value for name, value in security.items() if value is not None},
+        "preload": list(preload),
+    }
+    if not nanny:
+        return options | {"port": worker_port}
+    return options | {
+        "worker_class": start_agent,
+        "worker_port": worker_port,
+        "port": nanny_port,
+        # None means the configured value.
+        "preload_nanny": list(preload_nanny) or None,
+    }
 
-    Raises
-    ------
-    click.BadParameter, click.NoSuchOption
-        The address is invalid.
-    """
+
+def scheduler_address(scheduler: str | None) -> str | None:
+    """Return the scheduler's address, if it is valid."""
     if scheduler is None:
         return None
     # Arguments of preloads may look like options, so click must accept unknown ones.

@@ -26,13 +26,6 @@ _WAIT_S = 0.2
 class LocalTasks:
     """The values of chunks in the user's process, and access to those on the cluster.
 
-    Parameters
-    ----------
-    computation : ClusterComputation
-        The computation.
-    progress : ProgressReceiver, optional
-        Receives the progress of local tasks.
-
     Attributes
     ----------
     values : dict

@@ -40,15 +40,7 @@ class Selections:
     chunks: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def route(self, graph: ChunkGraph, placed: list[int]) -> None:
-        """Let each reducer read map outputs of its own host, and selections of others.
-
-        Parameters
-        ----------
-        graph : ChunkGraph
-            Its inputs are changed.
-        placed : list of int
-            Host of each chunk. Unused selections get none.
-        """
+        """Let each reducer read map outputs of its own host, and selections of others."""
         needed = set()
         for reducer, inputs in self.inputs.items():
             here, routed = placed[reducer], []
@@ -68,15 +60,6 @@ def with_selections(
     graph: ChunkGraph, slots: Sequence[int], fixed: Collection[int] = ()
 ) -> tuple[ChunkGraph, Selections, Sequence[int]]:
     """Add a selection for each map output and each host with reducers of it.
-
-    Parameters
-    ----------
-    graph : ChunkGraph
-        The graph; it is not changed.
-    slots : sequence of int
-        Slots of each host, which determine its share of the reducers.
-    fixed : collection of int
-        Reducers with a fixed host. They read map outputs themselves.
 
     Returns
     -------
@@ -158,13 +141,6 @@ def _rebuilt(
     graph: ChunkGraph, parts: Mapping[int, Mapping[int, Collection[int]]]
 ) -> tuple[ChunkGraph, list[int], dict[tuple[int, int], int]]:
     """Insert selections after their map outputs.
-
-    Parameters
-    ----------
-    graph : ChunkGraph
-        The graph.
-    parts : mapping
-        For each map output, the part numbers that each host reads.
 
     Returns
     -------

@@ -95,15 +95,6 @@ def find_replicas(
 ) -> dict[int, dict[int, int]]:
     """Return the hosts that hold futures.
 
-    Parameters
-    ----------
-    client : Client
-        A client connected to the cluster.
-    futures : mapping
-        Futures by chunk.
-    hosts : sequence of AgentInfo
-        Agents; other workers are ignored.
-
     Returns
     -------
     dict
@@ -148,32 +139,7 @@ def cut_for(
     selections: Selections,
     task: int = 0,
 ) -> Cut:
-    """Cut a graph into subtasks for hosts.
-
-    Parameters
-    ----------
-    graph : ChunkGraph
-        The graph. The inputs of shuffle reducers are changed to what their hosts need.
-    hosts : sequence of AgentInfo
-        At least one. Subtasks refer to them by index.
-    unsendable : collection of int
-        Further chunks that have to run in this process.
-    replica_bytes : mapping
-        As `find_replicas` returns it.
-    requirements : Requirements
-        Requirements of the graph's chunks.
-    shuffles : GraphShuffles
-        The graph's shuffles.
-    selections : Selections
-        The graph's selections, whose inputs are changed.
-    task : int, optional
-        Number of the computation, in the ids of its subtasks.
-
-    Raises
-    ------
-    NoHostAllowed
-        The user restricts a chunk to hosts that do not exist.
-    """
+    """Cut a graph into subtasks for hosts."""
     in_client = graph.chunks_for_client().union(graph.in_client, unsendable)
     # Readers of files that are written in this process must run here too.
     makers = {requirements.files[chunk] for chunk in in_client if chunk in requirements.files}
@@ -200,11 +166,6 @@ def cut_for(
 
 def names_in_hashes(agents: Mapping[str, Any]) -> dict[str, str]:
     """Return the names of agents for hashing, which stay the same when an agent leaves and rejoins.
-
-    Parameters
-    ----------
-    agents : mapping
-        Dask's worker names by address.
 
     Returns
     -------

@@ -25,7 +25,7 @@ from dask_mars.client.records import Record
 from dask_mars.cluster.distributed_api import ClosedClientError, FutureCancelledError, FuturesCancelledError
 from dask_mars.cluster.planning import AgentInfo, agents_among, find_agents
 from dask_mars.errors import FuturesLost, SchedulerLost
-from dask_mars.observe.counts import Blocks, ChunkCounts, LayerCounts, Source
+from dask_mars.observe.counts import BlockStates, ChunkCounts, LayerCounts, Source
 
 logger = logging.getLogger(__name__)
 
@@ -106,11 +106,6 @@ def _close_if_ours(client: Client) -> None:
 class SchedulerConnection:
     """A client's connection, and whether it has broken since.
 
-    Parameters
-    ----------
-    client : Client
-        A connected client.
-
     Attributes
     ----------
     address : str
@@ -172,13 +167,7 @@ def _answers(client: Client) -> bool:
 
 
 def refuse_lost(values: Iterable[Any], client: Client) -> None:
-    """Raise if values contain futures that were lost with their scheduler.
-
-    Raises
-    ------
-    FuturesLost
-        A future was lost.
-    """
+    """Raise if values contain futures that were lost with their scheduler."""
     for value in values:
         if not isinstance(value, Future):
             continue
@@ -222,7 +211,7 @@ class _Waiting:
         """Return which layers read which, by their indices in `layers`."""
         return [] if self._before is None else self._before.edges()
 
-    def blocks(self, layer: str) -> Blocks:
+    def blocks(self, layer: str) -> BlockStates:
         """Return the last known blocks of a layer."""
         if self._before is None:
             raise KeyError(layer)
@@ -250,13 +239,7 @@ class _Successor(Client):  # type: ignore[misc]
 
 
 class _Attempt:
-    """An attempt to connect, in a thread: a server that is no scheduler may block Dask forever.
-
-    Parameters
-    ----------
-    connect : callable
-        Returns a client.
-    """
+    """An attempt to connect, in a thread: a server that is no scheduler may block Dask forever."""
 
     def __init__(self, connect: Callable[[], Client]) -> None:
         self.done = threading.Event()
@@ -289,19 +272,7 @@ class _Attempt:
 
 
 class Reconnection:
-    """The wait for a lost scheduler.
-
-    Parameters
-    ----------
-    connection : SchedulerConnection
-        The broken connection.
-    timeout_s : float
-        Longest wait, in seconds.
-    losses : int, optional
-        Number of losses during this computation.
-    agents : int, optional
-        Number of agents before the loss.
-    """
+    """The wait for a lost scheduler."""
 
     def __init__(
         self, connection: SchedulerConnection, timeout_s: float, losses: int = 1, agents: int = 1
@@ -319,22 +290,10 @@ class Reconnection:
     def wait(self, record: Record) -> tuple[Client, list[AgentInfo]]:
         """Wait for a scheduler with agents.
 
-        Parameters
-        ----------
-        record : Record
-            The computation, which the user may cancel meanwhile.
-
         Returns
         -------
         Client, list of AgentInfo
             A connected client, and its agents.
-
-        Raises
-        ------
-        SchedulerLost
-            No scheduler has come in time.
-        Cancelled
-            The user has cancelled the computation.
         """
         waiting = _Waiting(record.source, self._in_words)
         record.run(waiting, waiting.stop)

@@ -113,13 +113,7 @@ class RequirementsFinder:
         return self._keys
 
     def of(self, graph: ChunkGraph) -> Requirements:
-        """Return the requirements of a graph's chunks.
-
-        Parameters
-        ----------
-        graph : ChunkGraph
-            The merged form of the graph in the last call of `select_unmergeable`, if there was one.
-        """
+        """Return the requirements of a graph's chunks."""
         if self._found is None:
             return find_requirements(graph)
         # Merged chunks without requirements have none either.

@@ -15,11 +15,10 @@ from pathlib import Path
 
 from distributed import Client
 
-from dask_mars.checkpointing.block import Budget
-from dask_mars.checkpointing.costs import MeasuredCosts
+from dask_mars.checkpointing.costs import Budget, costs_of
 from dask_mars.checkpointing.directory import ComputationDirectory, failed
 from dask_mars.checkpointing.facts import facts_of
-from dask_mars.checkpointing.saver import Saver
+from dask_mars.checkpointing.saver import ChunkSaver
 from dask_mars.checkpointing.session import Session
 from dask_mars.cluster.partition.subtasks import Subtask
 from dask_mars.cluster.planning import AgentInfo
@@ -66,20 +65,7 @@ class SaveOrder:
 
 
 class ClusterSaving:
-    """Decides which chunks of subtasks to save.
-
-    Parameters
-    ----------
-    session : Session
-        The session of the computation.
-    hosts : int
-        Number of hosts, which share the limit.
-
-    Raises
-    ------
-    CheckpointFailed
-        The directory is not writable.
-    """
+    """Decides which chunks of subtasks to save."""
 
     def __init__(self, session: Session, hosts: int) -> None:
         settings = self._settings = session.settings
@@ -116,15 +102,7 @@ class ClusterSaving:
                     tainted[chunk] = 1
 
     def order(self, graph: ChunkGraph, members: Sequence[int]) -> SaveOrder:
-        """Return the instructions for the agent of a subtask.
-
-        Parameters
-        ----------
-        graph : ChunkGraph
-            The graph that was cut.
-        members : sequence of int
-            The chunks that the subtask reads or computes, in its own order.
-        """
+        """Return the instructions for the agent of a subtask."""
         settings, facts, numbers = self._settings, self._session.facts, self._numbers
         exempt, unrepeatable = set(), set()
         for place, chunk in enumerate(members):
@@ -151,7 +129,7 @@ class ClusterSaving:
         )
 
 
-def saver_for(order: SaveOrder, graph: ChunkGraph) -> Saver | None:
+def saver_for(order: SaveOrder, graph: ChunkGraph) -> ChunkSaver | None:
     """Return a saver for a subtask in an agent, None if the directory does not exist here."""
     directory = ComputationDirectory(Path(order.root), order.identity)
     # The client has created it.
@@ -163,7 +141,7 @@ def saver_for(order: SaveOrder, graph: ChunkGraph) -> Saver | None:
         facts.exempt[chunk] = 1
     facts = facts._replace(forced=facts.forced | order.unrepeatable, unrepeatable=order.unrepeatable)
     budget = _budget(order.root, order.identity, order.limit_bytes, order.spare_bytes)
-    return Saver(graph, facts, directory, order.share, budget, _costs(order.root))
+    return ChunkSaver(graph, facts, directory, order.share, budget, costs_of(Path(order.root)))
 
 
 @lru_cache(16)
@@ -171,19 +149,8 @@ def _budget(root: str, identity: str, limit_bytes: int | None, spare_bytes: int)
     return Budget(limit_bytes, lambda: 0, Path(root) / identity, spare_bytes)
 
 
-@lru_cache(16)
-def _costs(root: str) -> MeasuredCosts:
-    return MeasuredCosts()
-
-
 def unshared_with(client: Client, hosts: Sequence[AgentInfo], directory: Path) -> list[str]:
-    """Return the names of the agents that do not see a directory of this process.
-
-    Raises
-    ------
-    CheckpointFailed
-        The directory is not writable.
-    """
+    """Return the names of the agents that do not see a directory of this process."""
     token = directory / f".{secrets.token_hex(8)}.seen"
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)

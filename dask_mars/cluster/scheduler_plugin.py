@@ -72,11 +72,6 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
     or its queue make another host better. When agents come and go, the assigner divides the remaining subtasks
     without inputs; any other goes to an agent that has its inputs. Idle agents may steal queued subtasks, as
     Dask's scheduler decides.
-
-    Parameters
-    ----------
-    scheduler : Scheduler
-        The scheduler of the plugin.
     """
 
     name = "dask-mars-placement"

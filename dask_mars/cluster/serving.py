@@ -69,17 +69,7 @@ class _Nanny(Nanny):  # type: ignore[misc]
 
 
 class _Place:
-    """The location of a scheduler.
-
-    Parameters
-    ----------
-    address : str or None
-        Address of the scheduler.
-    file : str or None
-        File with the address; the latest scheduler has written it.
-    security : mapping
-        Options of `distributed.Security`.
-    """
+    """The location of a scheduler."""
 
     def __init__(self, address: str | None, file: str | None, security: dict[str, str]) -> None:
         self._address = address or dask.config.get("scheduler-address", None)
@@ -105,29 +95,7 @@ class _Place:
 
 
 async def serve(nanny: bool, scheduler: str | None, options: dict[str, Any], reconnect_s: float = 0.0) -> bool:
-    """Run an agent, or its nanny, until it ends or a signal comes.
-
-    Parameters
-    ----------
-    nanny : bool
-        Whether to start a nanny.
-    scheduler : str or None
-        Address of the scheduler.
-    options : dict
-        Options of the nanny or the agent.
-    reconnect_s : float, optional
-        Longest wait for a scheduler, each time, in seconds. Default: none.
-
-    Returns
-    -------
-    bool
-        Whether it ended without an error.
-
-    Raises
-    ------
-    AgentCannotStart
-        An option is invalid.
-    """
+    """Run an agent, or its nanny, until it ends or a signal comes."""
     signalled = asyncio.create_task(wait_for_signals())
     # Let the task install its signal handlers.
     await asyncio.sleep(0)

@@ -51,17 +51,7 @@ class GraphShuffles:
 
 
 def find_shuffles(graph: ChunkGraph, chunks: Collection[int], name: str) -> GraphShuffles:
-    """Find the shuffles of a graph, and give them ids of this computation, so that computations do not mix.
-
-    Parameters
-    ----------
-    graph : ChunkGraph
-        The graph; its literals are changed.
-    chunks : collection of int
-        The chunks that need a worker of Dask's.
-    name : str
-        Name of the computation, a part of the ids.
-    """
+    """Find the shuffles of a graph, and give them ids of this computation, so that computations do not mix."""
     shuffles = GraphShuffles()
     ids: dict[str, str] = {}
     for chunk in sorted(chunks):

@@ -12,22 +12,12 @@ from distributed import Client
 from dask_mars.client.callbacks import Observer
 from dask_mars.client.tracking import FinalSource, Last
 from dask_mars.graph.chunks import ChunkGraph
-from dask_mars.observe.counts import Blocks, ChunkCounts, LayerCounts
+from dask_mars.observe.counts import BlockStates, ChunkCounts, LayerCounts
 from dask_mars.observe.layers import LayerIndex, blocks_of, edges_of
 
 
 class ClusterSource:
-    """Progress of a computation on a cluster; an observer of the agents' reports.
-
-    Parameters
-    ----------
-    client : Client
-        A client connected to the cluster.
-    graph : ChunkGraph
-        The graph that is computed.
-    observer : Observer, optional
-        Also receives the reports.
-    """
+    """Progress of a computation on a cluster; an observer of the agents' reports."""
 
     values_wanted = False
 
@@ -100,7 +90,7 @@ class ClusterSource:
         """Return which layers read which, by their indices in `layers`."""
         return edges_of(self._index, self._graph.inputs)
 
-    def blocks(self, layer: str) -> Blocks:
+    def blocks(self, layer: str) -> BlockStates:
         """Return the blocks of a layer."""
         return blocks_of(self._index, layer, self._durations_s, self._active())
 

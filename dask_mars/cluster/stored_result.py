@@ -24,13 +24,6 @@ from dask_mars.store.store import Store
 class StoredResult(Serialized):  # type: ignore[misc]
     """Values, some of which are in an engine's store; outside the agent a plain list.
 
-    Parameters
-    ----------
-    items : sequence
-        Persisted chunks, others of this class, and plain values.
-    bare : bool, optional
-        Whether it stands for its only item instead of a list.
-
     Attributes
     ----------
     items : tuple

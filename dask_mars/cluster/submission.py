@@ -52,34 +52,10 @@ def run_on_cluster(
 ) -> dict[int, Any]:
     """Compute a chunk graph on a cluster.
 
-    Parameters
-    ----------
-    client : Client
-        A client connected to the cluster.
-    hosts : sequence of AgentInfo
-        Its agents.
-    requirements : Requirements
-        Requirements of the graph's chunks.
-    work : Work
-        What to compute.
-    observer : Observer or None
-        Receives the progress of chunks, unless results are persisted.
-    effects : SideEffects
-        Records tasks that must not start again after a failure.
-    saving : ClusterSaving or None
-        Decides what agents save.
-
     Returns
     -------
     dict
         Value of each output; its future if it is persisted, without a wait.
-
-    Raises
-    ------
-    NoHostAllowed
-        The user restricts a chunk to hosts that do not exist.
-    Exception
-        Any exception of a task.
     """
     graph, options = work.graph, work.request.options
     retries = int(config.get("retries") if options.retries is None else options.retries)
@@ -146,22 +122,7 @@ def _computed(computation: ClusterComputation, selections: Selections, number: i
 
 
 class _Submission:
-    """One submission of a computation. Its constructor packs subtasks, and sends nothing.
-
-    Parameters
-    ----------
-    computation : ClusterComputation
-        The computation.
-    packer : Packer
-        Packs subtasks of its graph.
-    cut : Cut
-        The subtasks that the graph is cut into.
-
-    Raises
-    ------
-    Unsendable
-        Further chunks have to run in this process.
-    """
+    """One submission of a computation. Its constructor packs subtasks, and sends nothing."""
 
     def __init__(self, computation: ClusterComputation, packer: Packer, cut: Cut) -> None:
         client, graph, observer = computation.client, computation.graph, computation.observer

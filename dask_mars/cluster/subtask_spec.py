@@ -35,15 +35,7 @@ class Agent(ABC):
 
     @abstractmethod
     def compute(self, spec: SubtaskSpec, arguments: Sequence[Any]) -> Any:
-        """Compute a subtask, and return its outputs or references to them.
-
-        Parameters
-        ----------
-        spec : SubtaskSpec
-            The subtask.
-        arguments : sequence
-            The inputs of the subtask.
-        """
+        """Compute a subtask, and return its outputs or references to them."""
 
 
 @dataclass(slots=True)
@@ -130,13 +122,7 @@ class SubtaskSpec:
     surroundings: bytes | None = None
 
     def graph(self, arguments: Sequence[Any]) -> SubtaskGraph:
-        """Return the chunk graph, given the subtask's inputs.
-
-        Parameters
-        ----------
-        arguments : sequence
-            Values, or lists of them.
-        """
+        """Return the chunk graph, given the subtask's inputs."""
         known = len(self.keys) - len(self.operand_of)
         values = dict(self.values)
         read = iter(self.sources)
@@ -160,13 +146,7 @@ class SubtaskSpec:
         )
 
     def __call__(self, *arguments: Any) -> Any:
-        """Compute the subtask: by an agent's engine, on other workers one chunk after the other.
-
-        Returns
-        -------
-        list
-            The outputs, as a list for each output group; with one group, just that. An agent returns references.
-        """
+        """Compute the subtask: by an agent's engine, on other workers one chunk after the other."""
         worker = get_worker()
         if isinstance(worker, Agent):
             return worker.compute(self, arguments)
@@ -188,27 +168,12 @@ class SubtaskSpec:
 
 
 @contextlib.contextmanager
-def admitted(spec: SubtaskSpec, worker: Worker, is_wanted: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Enforce a subtask's constraints during the block.
-
-    Parameters
-    ----------
-    spec : SubtaskSpec
-        The subtask.
-    worker : Worker
-        The worker that computes it.
-    is_wanted : callable, optional
-        As for `hold_locks`.
-
-    Raises
-    ------
-    FilesLost, BegunBefore, LockLost, NoLongerWanted
-        It must not be computed, or no longer.
-    """
+def admitted(spec: SubtaskSpec, worker: Worker, is_needed: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Enforce a subtask's constraints during the block."""
     constraints = spec.constraints
     if constraints.required_agent is not None and constraints.required_agent != worker.id:
         raise FilesLost(spec.name)
-    with hold_locks(constraints.locks, worker, is_wanted):
+    with hold_locks(constraints.locks, worker, is_needed):
         if constraints.once is not None:
             claim_once(worker, constraints.once, spec.name)
         yield
@@ -240,17 +205,7 @@ class Unsendable(Exception):
 
 
 class Packer:
-    """Packs subtasks of one chunk graph.
-
-    Parameters
-    ----------
-    graph : ChunkGraph
-        The graph.
-    default_retries : int
-        Retries of chunks for which the user has set none.
-    surroundings : bytes, optional
-        Context variables and settings for tasks.
-    """
+    """Packs subtasks of one chunk graph."""
 
     def __init__(self, graph: ChunkGraph, default_retries: int, surroundings: bytes | None = None) -> None:
         self._graph = graph
@@ -272,28 +227,7 @@ class Packer:
         constraints: Constraints = Constraints(),
         saving: ClusterSaving | None = None,
     ) -> bytes:
-        """Return the pickle of a subtask.
-
-        Parameters
-        ----------
-        subtask : Subtask
-            The subtask.
-        output_groups : list of list of int
-            Its outputs, grouped by destination.
-        sources : mapping
-            For each input from another subtask: the number of the argument and the item.
-        values : mapping
-            Values of known inputs.
-        constraints : Constraints, optional
-            Conditions for its computation.
-        saving : ClusterSaving, optional
-            Decides which of its chunks to save.
-
-        Raises
-        ------
-        Unsendable
-            Some of its chunks cannot be pickled.
-        """
+        """Return the pickle of a subtask."""
         graph, chunks = self._graph, subtask.chunks
         members = [*subtask.inputs, *chunks]
         new = {chunk: number for number, chunk in enumerate(members)}
@@ -331,13 +265,6 @@ def task_of_large(key: Hashable, value: Any) -> Task | None:
     """Return a task that returns a value of the user's; None for a small value, or one that cannot be pickled.
 
     A scattered value would be lost with its host, and its dependents with it; Dask's scheduler keeps tasks.
-
-    Parameters
-    ----------
-    key : hashable
-        Key of the task.
-    value : object
-        The value; small ones are better sent with each subtask.
     """
     if sizeof(value) < _LARGE_BYTES:
         return None

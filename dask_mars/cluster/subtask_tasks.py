@@ -31,17 +31,6 @@ _STAYING_GROUP_BYTES = 1 << 27
 class SubtaskTasks:
     """Makes Dask's tasks of a computation's subtasks.
 
-    Parameters
-    ----------
-    computation : ClusterComputation
-        The computation.
-    packer : Packer
-        Packs subtasks of its graph.
-    cut : Cut
-        The subtasks that the graph is cut into.
-    local_tasks : LocalTasks
-        Knows where inputs are, and where to find results.
-
     Attributes
     ----------
     readers : mapping

@@ -27,11 +27,6 @@ _LEAST_BYTES = 1 << 16
 class Transfers:
     """Puts results of other hosts into the store of an agent.
 
-    Parameters
-    ----------
-    data : mapping
-        Results that the agent has, by key.
-
     Attributes
     ----------
     engine : Engine or None
@@ -127,13 +122,7 @@ def _settler(answer: asyncio.Future[Exception | None]) -> Callable[[Exception | 
 
 
 class BytesSemaphore:
-    """A semaphore over bytes; one holder alone may have any amount.
-
-    Parameters
-    ----------
-    limit_bytes : int
-        Most bytes of several holders together.
-    """
+    """A semaphore over bytes; one holder alone may have any amount."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes

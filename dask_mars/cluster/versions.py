@@ -11,13 +11,7 @@ _warned: set[frozenset[str]] = set()
 
 
 def warn_of_other_versions(agents: Collection[str]) -> None:
-    """Warn, once for each combination, about agents with other versions than this process.
-
-    Parameters
-    ----------
-    agents : collection of str
-        The reported versions of agents.
-    """
+    """Warn, once for each combination, about agents with other versions than this process."""
     others = frozenset(map(str, agents)) - {__version__}
     if others and others not in _warned:
         _warned.add(others)

@@ -54,7 +54,7 @@ class LayerCounts(NamedTuple):
     bytes: int = 0
 
 
-class Blocks(NamedTuple):
+class BlockStates(NamedTuple):
     """The blocks of a layer.
 
     Attributes
@@ -85,7 +85,7 @@ class Source(Protocol):
     def edges(self) -> list[tuple[int, int]]:
         """Return which layers read which, by their indices in `layers`."""
 
-    def blocks(self, layer: str) -> Blocks:
+    def blocks(self, layer: str) -> BlockStates:
         """Return the blocks of a layer, `KeyError` for an unknown one."""
 
     def explain(self, key: object = None, patience_s: float | None = None) -> str:
@@ -119,4 +119,4 @@ def remaining_s(elapsed_s: float, layers: Sequence[LayerCounts]) -> float | None
     return left_s * elapsed_s / seconds
 
 
-__all__ = ["Blocks", "ChunkCounts", "LayerCounts", "Source", "remaining_s"]
+__all__ = ["BlockStates", "ChunkCounts", "LayerCounts", "Source", "remaining_s"]

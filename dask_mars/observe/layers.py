@@ -16,7 +16,7 @@ from dask.utils import key_split
 
 from dask_mars.graph.chunks import Key
 from dask_mars.labels import label_of
-from dask_mars.observe.counts import Blocks, LayerCounts
+from dask_mars.observe.counts import BlockStates, LayerCounts
 
 #: Number of layers beyond which layers of the same label are counted together.
 _MOST_LAYERS = 500
@@ -245,7 +245,7 @@ def blocks_of(
     durations_s: array[float],
     running: Collection[int] = (),
     failed: Collection[int] = (),
-) -> Blocks:
+) -> BlockStates:
     """Return the blocks of a layer, as far as its chunks are indexed.
 
     Raises
@@ -260,7 +260,7 @@ def blocks_of(
             states[np.isin(chunks, np.fromiter(found, int)) & (states == WAITING)] = letter
     grid = np.full(math.prod(numblocks), NONE)
     grid[at] = states
-    return Blocks(numblocks, grid.tobytes().decode(), truncated)
+    return BlockStates(numblocks, grid.tobytes().decode(), truncated)
 
 
 def _in_grid(keys: Sequence[Any]) -> tuple[list[int], np.ndarray] | None:

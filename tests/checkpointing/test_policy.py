@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_mars.checkpointing.policy import Costs, Policy
+from dask_mars.checkpointing.policy import Costs, SavingPolicy
 
 INLINE = 1 << 14
 
@@ -40,7 +40,7 @@ COSTS = st.builds(Costs, st.floats(1e-6, 1e-2), st.floats(1e-5, 1.0), st.floats(
 
 
 def run(work: Work, costs: Costs, share: float, batches: list[int], exempt: bytearray | None = None) -> list[int]:
-    policy = Policy(work.inputs, work.outputs, share, exempt or bytearray(len(work.inputs)))
+    policy = SavingPolicy(work.inputs, work.outputs, share, exempt or bytearray(len(work.inputs)))
     saved: list[int] = []
     start = 0
     for size in [*batches, len(work.inputs)]:
@@ -74,7 +74,7 @@ def test_what_is_exempt_is_never_saved_and_what_is_forced_always(
     count = len(work.inputs)
     exempt = bytearray(data.draw(st.lists(st.integers(0, 1), min_size=count, max_size=count)))
     forced = frozenset(data.draw(st.sets(st.integers(0, count - 1))))
-    policy = Policy(work.inputs, work.outputs, 0.05, exempt, forced)
+    policy = SavingPolicy(work.inputs, work.outputs, 0.05, exempt, forced)
     chosen = policy.computed(range(count), work.durations, work.sizes.__getitem__, INLINE, costs)
     assert not [chunk for chunk in chosen if exempt[chunk]]
     assert {chunk for chunk in forced if not exempt[chunk]} <= set(chosen)
@@ -82,7 +82,7 @@ def test_what_is_exempt_is_never_saved_and_what_is_forced_always(
 
 def test_the_longer_the_work_behind_a_chunk_the_sooner_it_is_saved() -> None:
     inputs = [(), (0,), (1,), (2,)]
-    policy = Policy(inputs, [3], 0.05, bytearray(4))
+    policy = SavingPolicy(inputs, [3], 0.05, bytearray(4))
     costs = Costs(1e-3, 1e-3, 0.0)
     # 20 ms of work are worth a millisecond of writing.
     assert policy.computed([0, 1, 2, 3], [0.007] * 4, lambda position: 1, INLINE, costs) == [2]
@@ -90,7 +90,7 @@ def test_the_longer_the_work_behind_a_chunk_the_sooner_it_is_saved() -> None:
 
 
 def test_a_chunk_that_could_not_be_saved_is_at_risk_as_before() -> None:
-    policy = Policy([(), (0,)], [1], 0.05, bytearray(2))
+    policy = SavingPolicy([(), (0,)], [1], 0.05, bytearray(2))
     costs = Costs(1e-3, 1e-3, 0.0)
     assert policy.computed([0], [1.0], lambda position: 1, INLINE, costs) == [0]
     policy.rejected(0)
@@ -120,7 +120,7 @@ def test_superseded_are_those_that_nobody_would_read(work: Work, data: st.DataOb
     count = len(work.inputs)
     order = data.draw(st.permutations(range(count)))
     order = order[: data.draw(st.integers(0, count))]
-    policy = Policy(work.inputs, work.outputs, 0.05, bytearray(count))
+    policy = SavingPolicy(work.inputs, work.outputs, 0.05, bytearray(count))
     saved: set[int] = set()
     kept: set[int] = set()
     for chunk in order:

@@ -27,7 +27,7 @@ from tasks import fail_first, large_array, note, note_name, noted, notes, pid_af
 
 import dask_mars
 from dask_mars import Runtime
-from dask_mars.client.computation import Computation
+from dask_mars.client.computation import GraphComputation
 from dask_mars.engine import graph_run as client_messages
 from dask_mars.runtimes import _default
 from tests.constants import constants
@@ -682,8 +682,8 @@ def test_errors_raised_again_have_the_same_inputs(get: Get, monkeypatch: pytest.
         dask.delayed(large_array)(1, 0.0).compute(scheduler=get)
         again(computation, *arguments)
 
-    again = Computation._handlers[client_messages.Failed]
-    monkeypatch.setitem(Computation._handlers, client_messages.Failed, late)
+    again = GraphComputation._handlers[client_messages.Failed]
+    monkeypatch.setitem(GraphComputation._handlers, client_messages.Failed, late)
     with pytest.raises(LookupError) as caught:
         dask.delayed(fail)(dask.delayed(large_array)(1, 7.0)).compute(scheduler=get, rerun_exceptions_locally=True)
     assert caught.value.args == (7.0, 7.0)

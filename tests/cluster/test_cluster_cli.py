@@ -67,10 +67,10 @@ def test_an_agent_under_its_nanny(scripts: Scripts, scheduler, client, tmp_path)
     file.write_text(json.dumps({"address": scheduler.scheduler_address}))
     preload = scripts.write("preload.py", "def dask_setup(worker):\n    worker.was_here = True\n")
     options = f"--scheduler-file {file} --nworkers 2 --name alice --memory-limit 512MiB --store-limit 64MiB"
-    options += f" --resources ROOM=2 --pid-file {pid_file} --local-directory {tmp_path} --death-timeout 20"
+    options += f" --resources ROOM=2 --pid-file {pid_file} --local-directory {tmp_path} --death-timeout 60"
     options += f" --preload {preload} --dashboard-address 127.0.0.1:0"
     with scripts.start(*COMMAND, *options.split()) as process:
-        assert eventually(lambda: "alice" in agents(client), 20)
+        assert eventually(lambda: "alice" in agents(client), 60)
         told = agents(client)["alice"]
         assert (told["nthreads"], told["resources"]) == (2, {"ROOM": 2.0})
         assert told["memory_limit"] > 512 << 20
@@ -104,7 +104,7 @@ def test_what_the_processes_of_a_host_have_loaded(scripts: Scripts, scheduler, c
     get = partial(dask_mars.get, client=client)
     options = f"--name alice --nworkers 1 --local-directory {tmp_path} --no-dashboard"
     with scripts.start(*COMMAND, scheduler.scheduler_address, *options.split()) as process:
-        assert eventually(lambda: "alice" in agents(client), 20)
+        assert eventually(lambda: "alice" in agents(client), 60)
         assert list(client.run(loaded, nanny=True).values()) == [[]]
         assert da.ones(4, chunks=2).sum().compute(scheduler=get) == 4
         assert list(client.run(loaded, ["scipy"]).values()) == [["dask.array"]]
@@ -360,12 +360,12 @@ def test_an_agent_is_restarted_by_its_nanny(scripts: Scripts, scheduler, client,
         f"{scheduler.scheduler_address} --name alice --nworkers 1 --local-directory {tmp_path} --no-dashboard"
     )
     with scripts.start(*COMMAND, *options.split()) as process:
-        assert eventually(lambda: "alice" in agents(client), 20)
+        assert eventually(lambda: "alice" in agents(client), 60)
         before = set(client.scheduler_info()["workers"])
         get = partial(dask_mars.get, client=client)
         assert da.ones(10, chunks=5).sum().compute(scheduler=get) == 10
         client.restart(timeout=20)
-        assert eventually(lambda: "alice" in agents(client), 20)
+        assert eventually(lambda: "alice" in agents(client), 60)
         assert before.isdisjoint(client.scheduler_info()["workers"])
         assert da.ones(10, chunks=5).sum().compute(scheduler=get) == 10
         process.send_signal(signal.SIGTERM)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,11 +18,9 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, Security, futures_of, wait
-from distributed.comm import connect
 
 import dask_mars
-from tests.array_calls import CALLS, Arrays, assert_close
-from tests.conftest import certificates, environment_for_scripts, eventually, files, shared_hosts
+from tests.conftest import environment_for_scripts, eventually, files, shared_hosts
 from tests.namespaces import Host, Network, why_not
 from tests.tasks import notes, pass_on, sum_of_blocks
 
@@ -243,13 +239,6 @@ def agents(client: Client) -> dict[str, Any]:
 # -- together -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", [*CALLS][5::30])
-def test_array_function(client, name):
-    made = CALLS[name](Arrays())
-    assert_close(dask.compute(made, scheduler=dask_mars.get), dask.compute(made, scheduler="sync"))
-
-
 def test_hosts_exchange_what_they_have_computed(client, tmp_path):
     hosts = shared_hosts[1:]
     x = da.random.default_rng(2).random((1200, 1200), chunks=300)
@@ -346,20 +335,6 @@ def test_a_host_that_is_cut_off_is_made_up_for_and_ends(site, client, tmp_path):
         assert set(agents(client)) == {"one", "two"}
 
 
-def test_a_short_interruption_does_no_harm(site, client, tmp_path):
-    before = client.scheduler_info()["workers"].keys()
-    visitor = shared_hosts[1]
-    with Work(tmp_path) as work:
-        assert eventually(lambda: work.is_at(visitor), LONG_S)
-        visitor.cut()
-        work.go_on()
-        time.sleep(0.5)
-        visitor.join()
-        assert work.total() == work.expected
-        assert len(notes(work.made)) == len(notes(work.begun)) == CHUNKS
-    assert client.scheduler_info()["workers"].keys() == before
-
-
 def test_a_host_that_joins_late_takes_part(site, client, tmp_path):
     with Work(tmp_path) as work, site.visitor("late") as visitor:
         # All others wait until it has begun.
@@ -391,7 +366,7 @@ def test_a_host_that_leaves_hands_on_what_it_has(site, client, tmp_path):
 # -- cancelling -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["interrupt", "cancel", "release", "death"])
+@pytest.mark.parametrize("how", ["interrupt", "cancel", "death"])
 def test_cancelled_subtasks_end_on_all_hosts(site, client, tmp_path, how):
     begun, never = tmp_path / "begun", tmp_path / "never"
     x = da.random.default_rng(2).random(CHUNKS * LENGTH, chunks=LENGTH).persist(scheduler=dask_mars.get)
@@ -427,25 +402,6 @@ def test_cancelled_subtasks_end_on_all_hosts(site, client, tmp_path, how):
 
 
 # -- security -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
-def test_strangers_are_refused_by_all_hosts(tmp_path):
-    own, strange = certificates(tmp_path, "own"), certificates(tmp_path, "strange")
-    with Site(tmp_path, own) as site:
-        agent = site.agent("one")
-        stranger = site.agent("stranger", "--death-timeout=5", security=strange)
-        with site.client() as client:
-            client.wait_for_workers(1, timeout=LONG_S)
-            x = da.ones(100, chunks=10)
-            assert x.sum().compute(scheduler=dask_mars.get) == 100
-            assert site.programs[stranger].wait(LONG_S) == 1
-            (told,) = agents(client).values()
-            arguments = Security(require_encryption=True, **strange).get_connection_args("client")
-            for address in (site.address, address_of(client, agent), told["nanny"]):
-                assert address.startswith("tls://")
-                with pytest.raises(OSError, match="certificate"):
-                    client.sync(connect, address, **arguments, timeout=5)
 
 
 def address_of(client: Client, host: Host) -> str:

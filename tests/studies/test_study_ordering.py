@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from benchmarks.arrays import COLLECTIONS
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.optimize.prepare import prepare
-from studies.__main__ import main
 from studies.graphs import SizedGraph, handed_over, scaled_workload, sized_graph
 from studies.ordering import GRAPHS, ORDERS, by_priority, peak_bytes
 
@@ -94,23 +92,6 @@ def sized_form(name: str, scale: float) -> list[tuple[int, ...]]:
 def test_growth_gives_more_chunks(name):
     before, after = (sized_graph(COLLECTIONS[name](0.01, 1, growth), composed=False) for growth in (1, 2))
     assert len(after.sizes) > 1.5 * len(before.sizes)
-
-
-@pytest.mark.parametrize("name", GRAPHS)
-def test_all_graphs_can_be_made(name):
-    assert sized_graph(*GRAPHS[name]()).computed()
-
-
-def test_figures_are_printed_as_a_table():
-    result = CliRunner().invoke(main, ["order", "-g", "svd"])
-    assert result.exit_code == 0, result.output
-    layers, composed = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in result.output.splitlines()
-        if line.startswith("| svd ")
-    ]
-    assert layers[1:4] == ["layers", "66", "176"]
-    assert composed[1:3] == ["composed", "22"]
 
 
 def test_our_order_needs_no_more_than_dasks_where_chunks_are_composed():

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
-from click.testing import CliRunner
 
-from studies.__main__ import main
-from studies.profiling import CLIENT_PARTS, OPERAND_PARTS, ORDER, WORKER_PARTS, Timers, table_of
+from studies.profiling import Timers, table_of
 
 
 class Clock:
@@ -43,14 +39,6 @@ def test_a_timer_hands_on_results_and_errors():
     assert timers._inner.stack == []
 
 
-@pytest.mark.parametrize("part", CLIENT_PARTS + WORKER_PARTS + OPERAND_PARTS)
-def test_what_is_timed_is_there_and_shown(part):
-    module, kind, name, process, title = part
-    owner = importlib.import_module(module)
-    assert callable(getattr(getattr(owner, kind) if kind else owner, name))
-    assert (process, title) in ORDER
-
-
 def test_shares_are_of_the_medians():
     computing, sealing = ("workers", "computing"), ("workers", "sealing results")
     runs = [(1.0, {computing: 3.0, sealing: 1.0}), (1.0, {computing: 9.0, sealing: 1.0}), (2.0, {computing: 0.0})]
@@ -60,16 +48,3 @@ def test_shares_are_of_the_medians():
         ["3.00", "1.00", "4.00"],
         ["75.0%", "25.0%", "100.0%"],
     ]
-
-
-def test_figures_are_printed():
-    arguments = ["-w", "noop-2000", "--scale", "0.02", "--rounds", "1", "--workers", "1"]
-    result = CliRunner().invoke(main, ["profile", *arguments])
-    assert result.exit_code == 0, result.output
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in result.output.splitlines()]
-    shown = {tuple(row[:2]) for row in rows if len(row) == 4}
-    assert {("engine", "state machine"), ("workers", "reporting"), ("client", "preparing the graph")} <= shown
-    # What is called for each operand is timed for large ones alone.
-    assert ("workers", "computing") not in shown
-    assert "### noop-2000: " in result.output
-    assert "40 tasks" in result.output

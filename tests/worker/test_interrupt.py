@@ -28,7 +28,7 @@ from conftest import eventually, shared_runtime
 from tasks import large_array, note, note_name, notes, pid_of, wait_for
 
 from dask_mars import Runtime
-from dask_mars.client.computation import Computation
+from dask_mars.client.computation import GraphComputation
 from dask_mars.engine.cancellation import Cancellation
 from dask_mars.engine.graph_run import GraphRun
 from dask_mars.errors import Cancelled, ExecutionInterrupted, MarsError
@@ -99,7 +99,7 @@ def pid(runtime: Runtime) -> int:
 
 
 def test_what_is_done_is_not_cancelled(patient: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = Computation._value
+    read = GraphComputation._value
 
     def late(computation: Any, run: GraphRun, chunk: int) -> Any:
         if run.graph.keys[chunk] == "x":
@@ -108,7 +108,7 @@ def test_what_is_done_is_not_cancelled(patient: Runtime, monkeypatch: pytest.Mon
             patient.get({"y": (large_array, 1, 0.0)}, "y")
         return read(computation, run, chunk)
 
-    monkeypatch.setattr(Computation, "_value", late)
+    monkeypatch.setattr(GraphComputation, "_value", late)
     assert set(patient.get({"x": (large_array, 1, 7.0)}, "x")) == {7.0}
 
 

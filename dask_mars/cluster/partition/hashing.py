@@ -22,24 +22,7 @@ _HASHES = 2**64
 def share_out(
     keys: Sequence[str], names: Mapping[int, str], slots: Mapping[int, int], loads: Mapping[int, int] | None = None
 ) -> list[int]:
-    """Choose a host for each key.
-
-    Parameters
-    ----------
-    keys : sequence of str
-        The keys to place; equal keys have equal scores.
-    names : mapping
-        Name of each host for hashing: the same each time that the host joins a cluster.
-    slots : mapping
-        Concurrent subtasks of each host. Shares are in proportion to them.
-    loads : mapping, optional
-        Number of keys that hosts have already.
-
-    Returns
-    -------
-    list of int
-        Host of each key.
-    """
+    """Choose a host for each key."""
     left = shares(len(keys), slots, {host: (loads or {}).get(host, 0) for host in slots})
     ranked = [
         (-score(key, names[host], slots[host]), number, host)

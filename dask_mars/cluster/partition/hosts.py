@@ -67,36 +67,7 @@ def place_on_hosts(
     replica_bytes: Mapping[int, Mapping[int, int]] | None = None,
     sizes: Sequence[int] | None = None,
 ) -> list[int]:
-    """Choose a host for each chunk.
-
-    Parameters
-    ----------
-    plan : GraphPlan
-        The graph; each chunk's inputs have smaller ids than the chunk itself.
-    hosts : Hosts
-        At least one.
-    key_of : callable
-        Returns the key of a chunk.
-    traversal : {"breadth-first", "depth-first"}, optional
-        Order of the search for chunks with common readers.
-    allowed : mapping, optional
-        For restricted chunks, the hosts that the user allows, at least one.
-    replica_bytes : mapping, optional
-        For known chunks, the bytes that each host holds.
-    sizes : sequence of int, optional
-        Bytes of each chunk; default: `estimate_bytes`.
-
-    Returns
-    -------
-    list of int
-        Host of each chunk, as from `place`.
-
-    Notes
-    -----
-    The number of parts is mostly the same before and after a host comes or goes. A part is identified by the
-    position of its first chunk in its collection, without the collection's name: so the blocks of an array go to
-    the same hosts in all computations that begin with them.
-    """
+    """Choose a host for each chunk."""
     sizes = estimate_bytes(plan) if sizes is None else sizes
     slots = hosts.slots
     at_large = assign(plan, slots, traversal, allowed, GraphProgress(replica_bytes=replica_bytes or {}))
@@ -176,9 +147,9 @@ def _with_pieces_near(
 
 
 def _part_count(slots: Mapping[int, int]) -> int:
-    wanted = PARTS_PER_HOST * sum(slots.values()) / min(slots.values())
+    enough = PARTS_PER_HOST * sum(slots.values()) / min(slots.values())
     count = MIN_PARTS
-    while count < min(wanted, MAX_PARTS):
+    while count < min(enough, MAX_PARTS):
         count *= 2
     return count
 

@@ -35,25 +35,7 @@ class HostState(NamedTuple):
 
 
 def choose_host(planned: str, hosts: Mapping[str, HostState], input_bytes: int, bytes_per_s: float) -> str:
-    """Choose a host for a subtask.
-
-    Parameters
-    ----------
-    planned : str
-        The planned host, one of `hosts`.
-    hosts : mapping
-        The allowed hosts, by name.
-    input_bytes : int
-        Bytes of all inputs together.
-    bytes_per_s : float
-        Transfer rate between hosts.
-
-    Returns
-    -------
-    str
-        The planned host, unless it has no room for its missing inputs and another has, or another would start the
-        subtask much sooner.
-    """
+    """Choose a host for a subtask."""
 
     def missing_bytes(name: str) -> int:
         return max(input_bytes - hosts[name].held_bytes, 0)

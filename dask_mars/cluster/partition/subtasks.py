@@ -79,28 +79,7 @@ def place(
     allowed: Mapping[int, Collection[int]] | None = None,
     replica_bytes: Mapping[int, Mapping[int, int]] | None = None,
 ) -> list[int]:
-    """Choose a host for each chunk.
-
-    Parameters
-    ----------
-    plan : GraphPlan
-        The graph; each chunk's inputs have smaller ids than the chunk itself.
-    initial : mapping
-        Hosts of chunks that are assigned already.
-    hosts : collection of int
-        All hosts.
-    sizes : sequence of int, optional
-        Bytes of each chunk; default: `estimate_bytes`.
-    allowed : mapping, optional
-        For restricted chunks, the hosts that the user allows, at least one.
-    replica_bytes : mapping, optional
-        For known chunks, the bytes that each host holds.
-
-    Returns
-    -------
-    list of int
-        Host of each chunk: `CLIENT` for chunks of the user's process, `NO_HOST` for known values.
-    """
+    """Choose a host for each chunk."""
     if not hosts:
         raise ValueError("chunks can be placed only if there are hosts")
     sizes = estimate_bytes(plan) if sizes is None else sizes
@@ -151,17 +130,7 @@ def _most_bytes(held: Mapping[int, int], loads: Mapping[int, int], allowed: Coll
 
 
 def moved_bytes(plan: GraphPlan, placed: Sequence[int], sizes: Sequence[int]) -> int:
-    """Return the bytes that travel between hosts, each chunk once to each host that reads it.
-
-    Parameters
-    ----------
-    plan : GraphPlan
-        The graph.
-    placed : sequence of int
-        Host of each chunk, as `place` returns it.
-    sizes : sequence of int
-        Bytes of each chunk.
-    """
+    """Return the bytes that travel between hosts, each chunk once to each host that reads it."""
     journeys = {
         (source, host)
         for host, inputs in zip(placed, plan.inputs, strict=True)
@@ -216,36 +185,7 @@ def cut(
     limit: Capacity | None = None,
     kinds: Mapping[int, int] | None = None,
 ) -> list[Subtask]:
-    """Cut a graph into subtasks without cycles between them.
-
-    Parameters
-    ----------
-    plan : GraphPlan
-        The graph; each chunk's inputs have smaller ids than the chunk itself.
-    placed : sequence of int
-        Host of each chunk, as `place` returns it.
-    slots : mapping
-        Concurrent subtasks of each host.
-    task : int, optional
-        Number of the computation.
-    sizes, seconds : sequence, optional
-        Bytes and duration of each chunk; default: `estimate_bytes` and `estimate_seconds`.
-    limit : Capacity, optional
-        Upper limit for a subtask, except of a single chunk.
-    kinds : mapping, optional
-        Kinds of chunks that share subtasks only with their kind, not 0.
-
-    Returns
-    -------
-    list of Subtask
-        The subtasks, each after its inputs.
-
-    Notes
-    -----
-    Regions are connected: a chunk joins its inputs, as far as there is room. Small regions share a subtask with
-    their neighbours in the graph's order, since a subtask costs the central scheduler about as much as a hundred
-    chunks cost a host.
-    """
+    """Cut a graph into subtasks without cycles between them."""
     sizes = estimate_bytes(plan) if sizes is None else sizes
     seconds = estimate_seconds(plan, sizes) if seconds is None else seconds
     capacity = _capacity(placed, seconds, slots, limit)
