@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any, Literal
 
-import dask
 from dask.dot import graphviz_to_file
 
 from dask_mars import config, units
@@ -13,11 +12,10 @@ from dask_mars.dask_api.core import collections_to_expr, unpack_collections
 from dask_mars.diagnostics.drawing.engines import choose_engine
 from dask_mars.diagnostics.drawing.fitting import fitted
 from dask_mars.diagnostics.drawing.picture import make_layers_picture, make_picture
+from dask_mars.diagnostics.graphs import before_and_after
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.labels import label_of
 from dask_mars.optimize.expression import flatten
-from dask_mars.optimize.parts import RESIDENT_SHARE
-from dask_mars.optimize.prepare import prepare
 from dask_mars.scheduler.policies.plugins import load_policy
 
 #: Default limit of chunks: both engines take some ten seconds for these, and far longer for more.
@@ -131,15 +129,7 @@ def _graphs(
     # As in `dask.persist`, which also needs no task to assemble a collection.
     expression = collections_to_expr(found, optimize_graph).optimize()
     keys = flatten(list(expression.__dask_keys__()))
-    cache = dask.config.get("cache", None)
-    after = prepare(
-        expression,
-        keys,
-        workers=settings.num_workers,
-        resident_bytes=lambda: settings.store_limit // RESIDENT_SHARE,
-        cache=cache,
-    )
-    return prepare(expression, keys, composed=False, cache=cache), after
+    return before_and_after(expression, keys, settings)
 
 
 def _titled(before: ChunkGraph, after: ChunkGraph, composed: bool | str) -> list[tuple[str, ChunkGraph]]:
