@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,12 +15,12 @@ from dask.local import nested_get
 from dask.utils import ensure_dict
 
 from dask_mars.graph.chunks import DATA, ChunkGraph, Key, Operand
-from dask_mars.optimize.compose import compose
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.expression import annotate, symbolic_graph
-from dask_mars.optimize.folding import fold_initial
-from dask_mars.optimize.prepare import prepare
-from dask_mars.optimize.slices import join_slices
+from dask_mars.optimize.passes import Limits, Pass, run_passes
+from dask_mars.optimize.passes.compose import compose
+from dask_mars.optimize.passes.folding import fold_initial
+from dask_mars.optimize.prepare import PrepareOptions, prepare
 from studies.graphs import handed_over
 
 
@@ -68,8 +68,8 @@ class Here:
         annotate(self.converted, symbolic.annotations)
         self.composed = self.folded = self.converted
         if symbolic.composable:
-            self.composed = compose(self.converted, join_slices)
-            self.folded = fold_initial(self.composed, 1)
+            self.composed = passed(self.converted, compose)
+            self.folded = passed(self.composed, fold_initial, workers=1, consumers_per_worker=1)
         return nested_get(keys, evaluate(self.folded))
 
     def operands(self) -> list[Operand]:
@@ -82,13 +82,38 @@ def function_names(operand: Operand) -> list[str]:
     return [getattr(operand.functions[step.function], "__name__", "?") for step in operand.steps]
 
 
-def in_place(*collections: Any, resident_bytes: int = 1 << 40) -> ChunkGraph:
-    """Prepare with parts read in place, compare the values with those of Dask's own plan, and return the graph."""
+def passed(graph: ChunkGraph, *passes: Pass, fixed: Collection[int] = (), **limits: Any) -> ChunkGraph:
+    """Return a graph after some passes; the given one must not change."""
+    before = [
+        list(column) for column in (graph.keys, graph.operand_of, graph.literals, graph.inputs, graph.operands)
+    ]
+    after = run_passes(graph, Limits(**limits), fixed, passes)
+    assert before == [graph.keys, graph.operand_of, graph.literals, graph.inputs, graph.operands]
+    return after
+
+
+def prepared(*collections: Any, **limits: Any) -> ChunkGraph:
+    """Prepare collections within limits."""
+    return _prepared(*handed_over(*collections), **limits)
+
+
+def _prepared(
+    dsk: Any, wanted: list[Key], workers: int | None = None, resident_bytes: int | None = None
+) -> ChunkGraph:
+    resident = None if resident_bytes is None else lambda: resident_bytes
+    return prepare(dsk, wanted, PrepareOptions(Limits(workers, resident)))
+
+
+def in_place(
+    *collections: Any, workers: int | None = None, resident_bytes: int = 1 << 40, check: Any = None
+) -> ChunkGraph:
+    """Prepare within limits, compare the values with those of no limits, and return the graph."""
     dsk, wanted = handed_over(*collections)
-    graph, apart = prepare(dsk, wanted, resident_bytes=lambda: resident_bytes), prepare(dsk, wanted)
-    ours, theirs = evaluate(graph), evaluate(apart)
+    graph = _prepared(dsk, wanted, workers, resident_bytes)
+    ours, theirs = evaluate(graph), evaluate(_prepared(dsk, wanted))
     for key in wanted:
-        assert_identical(ours[key], theirs[key])
+        (check or assert_identical)(ours[key], theirs[key])
+    assert sorted(graph.outputs) == graph.outputs
     return graph
 
 

@@ -59,6 +59,7 @@ SHARED_NAMES = {
     "Failed",
     "Finished",
     "Free",
+    "Limits",
     "Run",
     "Setting",
 }

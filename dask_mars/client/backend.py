@@ -178,15 +178,15 @@ class _Observation:
         """Prepare a graph; callbacks for single tasks see those that Dask's own schedulers would run."""
         cache = options.cache if options.cache is not None else dask.config.get("cache", None)
         if not self._callbacks:
-            return prepare(dsk, requested, **prepare_options._asdict(), cache=cache)
+            return prepare(dsk, requested, prepare_options, cache=cache)
         if only_count(self._callbacks):
             counter = self.observer = CountingObserver(self._callbacks, self._is_remote)
             counter.start()
-            graph = prepare(dsk, requested, **prepare_options._asdict(), cache=cache)
+            graph = prepare(dsk, requested, prepare_options, cache=cache)
             if counter.wants_tasks:
                 counter.start_counting(graph)
             return graph
-        graph = prepare(dsk, requested, **prepare_options._asdict(), cache=cache, transform_tasks=self._show)
+        graph = prepare(dsk, requested, prepare_options, cache=cache, transform_tasks=self._show)
         if self.observer is not None:
             self.observer.start_state(set(requested))
         return graph

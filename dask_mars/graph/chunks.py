@@ -289,12 +289,12 @@ class ChunkGraph:
         self.joined_bytes = {new[chunk]: size for chunk, size in graph.joined_bytes.items()}
 
     def chunks_for_client(self) -> set[int]:
-        """Return the chunks whose operand must run in the user's own process; `in_client` has further ones."""
+        """Return the chunks that must run in the user's process, because of their operand or by `in_client`."""
         client_operands = {number for number, operand in enumerate(self.operands) if operand.in_client}
-        return (
-            {chunk for chunk, number in enumerate(self.operand_of) if number in client_operands}
-            if client_operands
-            else set()
+        if not client_operands:
+            return set(self.in_client)
+        return self.in_client.union(
+            [chunk for chunk, operand in enumerate(self.operand_of) if operand in client_operands]
         )
 
     def layer_of(self, chunk: int) -> str:

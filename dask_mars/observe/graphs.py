@@ -43,7 +43,7 @@ def before_and_after(dsk: Any, keys: list[Any], settings: config.Settings) -> tu
     """Return the graph before composing, and the one that an engine runs."""
     cache = dask.config.get("cache", None)
     options = engine_options(settings.num_workers, lambda: settings.store_limit)
-    after = prepare(dsk, keys, **options._asdict(), cache=cache)
+    after = prepare(dsk, keys, options, cache=cache)
     return prepare(dsk, keys, composed=False, cache=cache), after
 
 

@@ -10,35 +10,22 @@ from dask_mars import config
 from dask_mars.graph.callables import module_of
 from dask_mars.graph.chunks import Operand
 from dask_mars.optimize.parts import RESIDENT_SHARE
+from dask_mars.optimize.passes.edit import Limits, RecomputeRules
 from dask_mars.optimize.prepare import PrepareOptions
-from dask_mars.optimize.remaking import Remaking
-
-#: Minimum consumers per worker into which initial chunks are folded, so that all workers have enough to do.
-_FOLD_INITIAL = 32
 
 
 def engine_options(workers: int, store_limit: Callable[[], int]) -> PrepareOptions:
     """Return the options for graphs that an engine of this machine runs."""
-    return PrepareOptions(
-        fold_from(workers),
-        remaking=remaking(),
-        workers=workers,
-        resident_bytes=lambda: store_limit() // RESIDENT_SHARE,
-    )
+    return PrepareOptions(Limits(workers, lambda: store_limit() // RESIDENT_SHARE, recompute_rules()))
 
 
-def fold_from(slots: int) -> int:
-    """Return the minimum number of equal chunks into which initial chunks are folded."""
-    return _FOLD_INITIAL * slots
-
-
-def remaking() -> Remaking:
+def recompute_rules() -> RecomputeRules:
     """Return the functions that describe random numbers for recomputation."""
-    return _remaking(bool(config.get("expressions.reductions")))
+    return _recompute_rules(bool(config.get("expressions.reductions")))
 
 
 @cache
-def _remaking(reductions: bool) -> Remaking:
+def _recompute_rules(reductions: bool) -> RecomputeRules:
     # These modules import Dask's arrays, which graphs of random numbers have imported already.
     def is_source(operand: Operand) -> bool:
         return module_of(operand.functions[0]) == "dask.array.random"
@@ -53,7 +40,7 @@ def _remaking(reductions: bool) -> Remaking:
 
         return never_stored(operand, reductions)
 
-    return Remaking(is_source, make_ns, never_stored)
+    return RecomputeRules(is_source, make_ns, never_stored)
 
 
-__all__ = ["engine_options", "fold_from", "remaking"]
+__all__ = ["engine_options", "recompute_rules"]

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from dask_mars.graph.chunks import DATA, ChunkGraph, Declared, Operand
-from dask_mars.optimize.slices import reading_step
+from dask_mars.optimize.passes.slices import reading_step
 
 #: Maximum coordinate of a block; keys with larger numbers do not belong to arrays.
 _MOST_BLOCKS = 1_000_000

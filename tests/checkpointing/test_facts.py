@@ -24,7 +24,8 @@ from dask_mars.checkpointing.sources import fingerprint, sources_of
 from dask_mars.errors import CheckpointFailed
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.optimize.expression import flatten
-from dask_mars.optimize.prepare import prepare
+from dask_mars.optimize.passes import Limits
+from dask_mars.optimize.prepare import PrepareOptions, prepare
 from tests.checkpointing.test_checkpoint import blocks, interrupted_sum
 
 
@@ -36,7 +37,7 @@ def prepared(compute: Any, **options: Any) -> ChunkGraph:
         pass
 
     def scheduler(dsk: Any, keys: Any, **_: Any) -> Any:
-        found.append(prepare(dsk, flatten(keys), workers=2, fold_from=64, resident_bytes=lambda: 10**8, **options))
+        found.append(prepare(dsk, flatten(keys), PrepareOptions(Limits(2, lambda: 10**8), **options)))
         raise Seen
 
     with pytest.raises(Seen), dask.config.set(scheduler=scheduler):

@@ -29,6 +29,7 @@ from dask_mars.cluster.agent import MarsWorker
 from dask_mars.cluster.requirements import RequirementsFinder, find_requirements
 from dask_mars.errors import BegunBefore, FilesLost, LockLost
 from dask_mars.graph.chunks import ChunkGraph
+from dask_mars.optimize.passes import Limits
 from dask_mars.optimize.prepare import PrepareOptions, prepare
 from studies.graphs import handed_over
 from tests.cluster.test_cluster import nothing_is_left, pids
@@ -63,8 +64,8 @@ def through_files() -> Iterator[None]:
 
 def cluster_graph(*collections: Any) -> ChunkGraph:
     finder = RequirementsFinder()
-    options = PrepareOptions(2, None, finder.select_unmergeable)
-    graph = prepare(*handed_over(*collections), **options._asdict())
+    limits = Limits(workers=1, consumers_per_worker=2)
+    graph = prepare(*handed_over(*collections), PrepareOptions(limits, None, finder.select_unmergeable))
     # What was found before chunks were merged is what would be found now.
     assert finder.of(graph) == find_requirements(graph)
     return graph
@@ -102,7 +103,8 @@ def test_what_is_demanded_is_still_known_when_others_are_merged():
         sizes.append(len(graph))
         return finder.select_unmergeable(graph)
 
-    graph = prepare(*handed_over((made + 1 + read).sum()), fold_from=2, select_unmergeable=select_unmergeable)
+    options = PrepareOptions(Limits(workers=1, consumers_per_worker=2), None, select_unmergeable)
+    graph = prepare(*handed_over((made + 1 + read).sum()), options)
     assert len(graph) < sizes[-1]
     found = finder.of(graph)
     assert found == find_requirements(graph)

@@ -15,7 +15,7 @@ from tasks import die_first, notes
 
 from dask_mars import Runtime
 from dask_mars.diagnostics import Listener, add_listener, remove_listener
-from dask_mars.optimize.prepare import prepare
+from dask_mars.optimize.prepare import PrepareOptions, prepare
 from dask_mars.scheduler.events import ChunksFinished, ChunksRestored, MemoryMeasured, ObjectSpilled, Run, Spill
 from dask_mars.worker.shuffle import map_bag, map_frame, reduce_bag, reduce_frame
 from studies.graphs import handed_over
@@ -49,7 +49,7 @@ def frame() -> Any:
 
 
 def operands_of(collection: Any, **options: Any) -> list[str]:
-    graph = prepare(*handed_over(collection), **options)
+    graph = prepare(*handed_over(collection), PrepareOptions(**options))
     return [graph.operands[operand].name for operand in graph.operand_of if operand >= 0]
 
 

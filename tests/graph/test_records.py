@@ -15,9 +15,10 @@ from symbolic import values_of
 
 from dask_mars.client import backend
 from dask_mars.graph.chunks import ChunkGraph, Declared
-from dask_mars.optimize.compose import compose
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.expression import declarations, flatten, low_level_graph, symbolic_graph
+from dask_mars.optimize.passes import Limits, run_passes
+from dask_mars.optimize.passes.compose import compose
 
 
 class Caught(Exception):
@@ -41,7 +42,7 @@ def prepared(x: Any, composed: bool = True, symbolic: bool = True) -> ChunkGraph
     else:
         graph = convert(parts[0], flatten(keys), parts[1])
         graph.declared = declarations(dsk)
-    return compose(graph) if composed else graph
+    return run_passes(graph, Limits(), passes=(compose,)) if composed else graph
 
 
 A = da.random.default_rng(0).random((20, 30), chunks=(7, 11))

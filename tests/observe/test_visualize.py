@@ -34,6 +34,7 @@ from dask_mars.observe.drawing.picture import (
     make_picture,
     worker_colours,
 )
+from dask_mars.optimize.defaults import engine_options
 from dask_mars.optimize.expression import flatten
 from dask_mars.optimize.prepare import prepare
 from dask_mars.scheduler.events import CLIENT, ChunksFinished, GraphSubmitted, Run, WorkerStarted
@@ -55,7 +56,7 @@ def expression(*collections: Any) -> tuple[Any, list[Any]]:
 def graphs(*collections: Any) -> tuple[ChunkGraph, ChunkGraph]:
     """Return the chunk graph before and after composing."""
     found, keys = expression(*collections)
-    after = prepare(found, keys, workers=2, resident_bytes=lambda: 1 << 30)
+    after = prepare(found, keys, engine_options(2, lambda: 1 << 30))
     return prepare(found, keys, composed=False), after
 
 

@@ -18,7 +18,7 @@ from tasks import die_first, fail_first, notes
 from dask_mars import Runtime
 from dask_mars.errors import WorkerDied
 from dask_mars.optimize.effects import appends
-from dask_mars.optimize.prepare import prepare
+from dask_mars.optimize.prepare import PrepareOptions, prepare
 from dask_mars.scheduler.events import ChunkFailed, FailGraph, Run, WorkerLost, WorkerStarted
 from studies.graphs import handed_over
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def appending(*collections: Any) -> list[str]:
-    graph = prepare(*handed_over(*collections), keep_file_shuffles=True)
+    graph = prepare(*handed_over(*collections), PrepareOptions(keep_file_shuffles=True))
     return [operand.name for operand in graph.operands if appends(operand)]
 
 

@@ -7,17 +7,15 @@ from typing import Any
 
 import dask
 import dask.array as da
-import numpy as np
 import pytest
 from dask._task_spec import DataNode, List, Task, TaskRef
-from symbolic import evaluate, function_names
+from symbolic import evaluate, function_names, passed
 
-from dask_mars.client import backend
 from dask_mars.graph.chunks import ChunkGraph
-from dask_mars.optimize import defaults
 from dask_mars.optimize.convert import convert
-from dask_mars.optimize.folding import fold_initial
-from dask_mars.optimize.prepare import prepare
+from dask_mars.optimize.passes import Limits
+from dask_mars.optimize.passes.folding import fold_initial
+from dask_mars.optimize.prepare import PrepareOptions, prepare
 
 
 def ref(name: str, number: int) -> TaskRef:
@@ -38,9 +36,7 @@ def pairs(count: int) -> dict[Any, Any]:
 def folded(tasks: dict[Any, Any], wanted: list[Any], fewest: int = 1) -> ChunkGraph:
     """Fold, compare the values, and return the graph."""
     before = convert(tasks, wanted)
-    known = list(before.literals), list(before.inputs), list(before.operand_of), len(before.operands)
-    after = fold_initial(before, fewest)
-    assert known == (before.literals, before.inputs, before.operand_of, len(before.operands))
+    after = passed(before, fold_initial, workers=1, consumers_per_worker=fewest)
     values, expected = evaluate(after), evaluate(before)
     assert {key: values[key] for key in wanted} == {key: expected[key] for key in wanted}
     return after
@@ -93,7 +89,7 @@ def test_chunks_of_which_the_user_has_said_something():
     graph.retries[graph.ids["left", 1]] = 3
     graph.priorities[graph.ids["both", 2]] = 5.0
     graph.in_client.add(graph.ids["right", 3])
-    after = fold_initial(graph, 1)
+    after = passed(graph, fold_initial, workers=1, consumers_per_worker=1)
     kept = {("left", 1), ("left", 2), ("right", 2), ("right", 3)}
     assert {key for key in after.keys if key[0] in ("left", "right")} == kept
     assert after.retries == {after.ids["left", 1]: 3}
@@ -107,25 +103,16 @@ def test_long_operands_do_not_grow():
     assert len(folded(tasks, ["all"])) == 201
 
 
-def test_it_is_done_where_there_are_many_chunks_a_worker(get, monkeypatch):
-    x = da.ones(4000, chunks=10).reshape(40, 100).sum(axis=0)
-    prepared_with = []
-    monkeypatch.setattr(backend, "prepare", lambda *a, **k: prepared_with.append(k) or prepare(*a, **k))
-    expected = np.full(100, 40.0)
-    for per_worker, workers, fold_from in ((1, 2, 2), (3, 1, 3), (0, 2, 0)):
-        monkeypatch.setattr(defaults, "_FOLD_INITIAL", per_worker)
-        np.testing.assert_array_equal(x.compute(scheduler=get, num_workers=workers), expected)
-        assert prepared_with.pop()["fold_from"] == fold_from
-
-
-def test_sums_over_many_chunks_become_a_quarter():
+@pytest.mark.parametrize(("workers", "folds"), [(None, False), (4, True), (6, False)])
+def test_sums_over_many_chunks_become_a_quarter(workers, folds):
     x = (da.ones(6400, chunks=10) * 2 + 1).sum()
     seen = []
 
     def capture(dsk: Any, keys: Any, **_: Any) -> Any:
         wanted = list(dask.core.flatten(keys))
-        seen.extend(len(prepare(dsk, wanted, fold_from=fold_from)) for fold_from in (None, 100))
-        return [evaluate(prepare(dsk, wanted, fold_from=100))[wanted[0]]]
+        graph = prepare(dsk, wanted, PrepareOptions(Limits(workers)))
+        seen.append(len(graph))
+        return [evaluate(graph)[wanted[0]]]
 
     assert x.compute(scheduler=capture) == 19200
-    assert seen[0] > 640 > 3 * 160 > seen[1]
+    assert (seen[0] < 3 * 160) == folds

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from dask._task_spec import Task, TaskRef, convert_legacy_graph
 from graphs import dependencies_of, handed_over, resolved, symbolic
-from symbolic import evaluate
+from symbolic import evaluate, passed
 
 from dask_mars.optimize import frames
-from dask_mars.optimize.compose import compose
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.expression import symbolic_graph
+from dask_mars.optimize.passes.compose import compose
 
 pd = pytest.importorskip("pandas")
 dd = pytest.importorskip("dask.dataframe")
@@ -84,7 +84,7 @@ def test_dataframe(kind, source, fuse, given_up):
         expected = resolved(materialised)
         found = dependencies_of(graph)
         assert found == {key: expected[key] for key in found}
-    assert len(compose(graph)) <= len(convert(materialised, wanted))
+    assert len(passed(graph, compose)) <= len(convert(materialised, wanted))
     values = evaluate(graph)
     for key, value in zip(wanted, dask.get(materialised, wanted), strict=True):
         assert_equal(values[key], value)
@@ -104,7 +104,7 @@ def test_partitions_of_a_dataframe_are_one_chunk_each(runtime):
     df = dd.from_map(part, range(8))
     x = ((df.a + df.b) * df.b).sum()
     graph, tasks = symbolic(x)
-    composed = compose(graph)
+    composed = passed(graph, compose)
     assert len(composed) == 8 + 1
     assert len(composed.operands) == 2
     # The parts themselves, the sum of their sums, and the name of the result that Dask knows.
@@ -116,7 +116,7 @@ def test_shared_part_of_two_dataframes_is_made_once(runtime):
     df = dd.from_map(part, range(8))
     shared = df.a + 1
     graph, _ = symbolic(shared.sum(), shared.max(), shared)
-    assert sum(str(key[0]).startswith("part-") for key in compose(graph).keys) <= 8
+    assert sum(str(key[0]).startswith("part-") for key in passed(graph, compose).keys) <= 8
     results = dask.compute(shared.sum(), shared.max(), shared, scheduler=runtime.get)
     assert results[:2] == ((table().a + 1).sum(), 7)
     pd.testing.assert_series_equal(results[2], table().a + 1)

@@ -15,7 +15,7 @@ from symbolic import assert_identical, in_place
 from dask_mars.cluster.requirements import RequirementsFinder
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.optimize import rechunk
-from dask_mars.optimize.prepare import prepare
+from dask_mars.optimize.prepare import PrepareOptions, prepare
 from studies.graphs import handed_over
 
 #: Shape, chunks before, chunks after.
@@ -48,7 +48,7 @@ def test_results_are_those_of_tasks(get, shape, before, after, use):
 def test_workers_of_dask_are_not_needed():
     handed = handed_over(rechunked((400, 400), (100, 400), (400, 100), "p2p") + 1)
     requirements = RequirementsFinder()
-    graph = prepare(*handed, select_unmergeable=requirements.select_unmergeable)
+    graph = prepare(*handed, PrepareOptions(select_unmergeable=requirements.select_unmergeable))
     assert not requirements.of(graph).chunks()
     # What the array declares of its chunks holds for those of the rechunk.
     (output,) = graph.outputs

@@ -12,12 +12,11 @@ from dask.array.chunk import getitem
 from dask.array.core import getter, getter_inline, getter_nofancy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from symbolic import Here, assert_identical, evaluate, function_names
+from symbolic import Here, assert_identical, evaluate, function_names, passed
 
 from dask_mars.graph.chunks import ChunkGraph
-from dask_mars.optimize.compose import compose
 from dask_mars.optimize.convert import convert
-from dask_mars.optimize.slices import join_slices
+from dask_mars.optimize.passes.compose import compose
 
 VALUES = np.arange(400.0).reshape(20, 20)
 
@@ -156,7 +155,7 @@ def read_and_slice(get: Any, outer: Any, inner: Any, source: Any = None, **optio
         "slice": Task("slice", getitem, TaskRef("read"), inner),
         "source": source,
     }
-    return compose(convert(dsk, ["slice"]), join_slices)
+    return passed(convert(dsk, ["slice"]), compose)
 
 
 def is_one_slice(graph: ChunkGraph) -> bool:
@@ -231,7 +230,7 @@ def test_options_of_the_getter_are_kept():
         "slice": Task("slice", getitem, TaskRef("read"), (slice(1, 2),)),
         "source": masked,
     }
-    graph = compose(convert(dsk, ["slice"]), join_slices)
+    graph = passed(convert(dsk, ["slice"]), compose)
     assert is_one_slice(graph)
     assert isinstance(evaluate(graph)["slice"], np.ma.MaskedArray)
 
@@ -264,7 +263,7 @@ def test_an_item_of_an_array_of_objects_becomes_an_array_again(runtime):
 def test_what_is_no_slice_of_what_was_read_is_left_alone(slicer):
     source = Recording(VALUES.astype(int))
     dsk = {"source": source, "read": Task("read", getter, TaskRef("source"), ROWS), "slice": slicer, "index": (1,)}
-    ours = evaluate(compose(convert(dsk, ["slice"]), join_slices))["slice"]
+    ours = evaluate(passed(convert(dsk, ["slice"]), compose))["slice"]
     assert source.indices == [ROWS]
     np.testing.assert_array_equal(ours, evaluate(convert(dsk, ["slice"]))["slice"])
 
@@ -277,7 +276,7 @@ def test_each_chunk_decides_for_itself():
         dsk["read", number] = Task(("read", number), getter, TaskRef("source"), ROWS)
         dsk["slice", number] = Task(("slice", number), getitem, TaskRef(("read", number)), index)
     wanted = [("slice", number) for number in range(len(inner))]
-    graph = compose(convert(dsk, wanted), join_slices)
+    graph = passed(convert(dsk, wanted), compose)
     values = evaluate(graph)
     for key, index in zip(wanted, inner, strict=True):
         np.testing.assert_array_equal(values[key], VALUES[ROWS][index])

@@ -383,7 +383,7 @@ def test_in_pictures_they_are_known_values(runtime):
     total = numbers().persist(scheduler=runtime.get).sum()
     expression = dask.base.collections_to_expr([total]).optimize()
     for composed in (True, False):
-        graph = prepare(expression, flatten(list(expression.__dask_keys__())), composed)
+        graph = prepare(expression, flatten(list(expression.__dask_keys__())), composed=composed)
         picture = make_picture("", graph, graph, 2, dask.utils.key_split)
         assert [node.kind for node in picture.nodes].count(KNOWN) == graph.operand_of.count(DATA) == 16
 

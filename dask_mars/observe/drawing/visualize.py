@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any, Literal
 
-import dask
 from dask.dot import graphviz_to_file
 
 from dask_mars import config, units
@@ -15,9 +14,8 @@ from dask_mars.labels import label_of
 from dask_mars.observe.drawing.figure import draw
 from dask_mars.observe.drawing.fitting import fitted
 from dask_mars.observe.drawing.picture import make_layers_picture, make_picture
+from dask_mars.observe.graphs import before_and_after
 from dask_mars.optimize.expression import flatten
-from dask_mars.optimize.parts import RESIDENT_SHARE
-from dask_mars.optimize.prepare import prepare
 from dask_mars.scheduler.policies.plugins import load_policy
 
 #: Default limit of chunks: drawing these takes some ten seconds, and far longer for more.
@@ -125,15 +123,7 @@ def _graphs(
     # As in `dask.persist`, which also needs no task to assemble a collection.
     expression = collections_to_expr(found, optimize_graph).optimize()
     keys = flatten(list(expression.__dask_keys__()))
-    cache = dask.config.get("cache", None)
-    after = prepare(
-        expression,
-        keys,
-        workers=settings.num_workers,
-        resident_bytes=lambda: settings.store_limit // RESIDENT_SHARE,
-        cache=cache,
-    )
-    return prepare(expression, keys, composed=False, cache=cache), after
+    return before_and_after(expression, keys, settings)
 
 
 def _titled(before: ChunkGraph, after: ChunkGraph, composed: bool | str) -> list[tuple[str, ChunkGraph]]:

@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
-from symbolic import assert_identical, evaluate, function_names
+from symbolic import function_names, in_place, passed, prepared
 
 from dask_mars.graph.chunks import DATA, ChunkGraph
-from dask_mars.optimize import common_sources, siblings
-from dask_mars.optimize.compose import compose
 from dask_mars.optimize.convert import convert
-from dask_mars.optimize.prepare import prepare
-from dask_mars.optimize.siblings import join_siblings
+from dask_mars.optimize.passes import common_inputs, reductions
+from dask_mars.optimize.passes.compose import compose
+from dask_mars.optimize.passes.reductions import fuse_reductions
 from studies.graphs import handed_over
 
-
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Join reductions of chunks of a few elements, too."""
-    for module in (common_sources, siblings):
-        monkeypatch.setattr(module, "FEWEST_BYTES", 1)
+pytestmark = pytest.mark.usefixtures("small_chunks")
 
 
 def array(seed: int, shape: Any = (80, 20), chunks: Any = (10, 20)) -> Any:
     return da.random.default_rng(seed).random(shape, chunks=chunks)
-
-
-def prepared(*collections: Any, workers: int | None = 2) -> ChunkGraph:
-    return prepare(*handed_over(*collections), workers=workers)
 
 
 def joined_chunks(graph: ChunkGraph) -> list[int]:
@@ -39,23 +30,7 @@ def joined_chunks(graph: ChunkGraph) -> list[int]:
     return sorted(graph.joined_bytes)
 
 
-def values_of(graph: ChunkGraph) -> list[Any]:
-    values = evaluate(graph)
-    return [values[graph.keys[chunk]] for chunk in graph.outputs]
-
-
-def check(*collections: Any, resident_bytes: int = 1 << 40) -> ChunkGraph:
-    """Prepare with siblings joined and without, compare the values, and return the graph with them."""
-    dsk, wanted = handed_over(*collections)
-    apart = prepare(dsk, wanted)
-    together = prepare(dsk, wanted, workers=2, resident_bytes=lambda: resident_bytes)
-    ours, theirs = evaluate(together), evaluate(apart)
-    for key in wanted:
-        assert_identical(ours[key], theirs[key])
-    assert sorted(together.outputs) == together.outputs
-    for chunk in range(len(together)):
-        assert all(source < chunk for source in together.inputs[chunk])
-    return together
+check = partial(in_place, workers=2)
 
 
 def test_quadratic_means_read_each_chunk_once():
@@ -124,7 +99,7 @@ def test_only_what_is_small_beside_its_source():
 
 
 def test_small_chunks_are_left_alone(monkeypatch):
-    for module in (common_sources, siblings):
+    for module in (common_inputs, reductions):
         monkeypatch.setattr(module, "FEWEST_BYTES", 2 * 10 * 20 * 8 + 1)
     x = array(1)
     assert not joined_chunks(check(x.sum(), x.max()))
@@ -138,9 +113,9 @@ def test_wanted_and_annotated_chunks_stay_as_they_are():
     assert graph.retries
     assert not set(graph.retries) & set(joined_chunks(graph))
     dsk, wanted = handed_over(x.max(), x.min())
-    composed = compose(convert(dsk.__dask_graph__(), wanted), None)
+    composed = passed(convert(dsk.__dask_graph__(), wanted), compose)
     outside = [chunk for chunk, sources in enumerate(composed.inputs) if len(sources) == 1]
-    assert join_siblings(composed, 8, outside) is composed
+    assert passed(composed, fuse_reductions, fixed=outside, workers=2) is composed
 
 
 def test_values_that_are_known_are_no_reductions():

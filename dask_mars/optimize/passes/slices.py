@@ -17,25 +17,22 @@ import numpy as np
 from dask_mars.dask_api import NameGone
 from dask_mars.dask_api.arrays import fuse_slice, getitem, getter, getter_inline, getter_nofancy
 from dask_mars.graph.chunks import Operand, Step
-from dask_mars.optimize.compose import Slicer, join
 
 _GETTERS: tuple[Callable[..., Any], ...] = (getter, getter_nofancy, getter_inline)
 _FANCY = (list, np.ndarray)
 
+#: Combines the literals of a reading and of a slicing step, or returns None where they cannot be combined.
+Slicer = Callable[[tuple[Any, ...], tuple[Any, ...]], "tuple[Any, ...] | None"]
 
-def join_slices(reader: Operand, slicer: Operand) -> tuple[Operand, Slicer] | None:
-    """Join an operand that ends by reading with one that begins by slicing; None if they are no such pair.
 
-    The second result combines the literals of both, and returns None where the slices of a chunk cannot be
-    combined.
-    """
+def join_slices(reader: Operand, slicer: Operand, joined: Operand) -> tuple[Operand, Slicer] | None:
+    """Combine the slices of a pair of operands in `joined`; return None if the pair reads and slices nothing."""
     reading = reading_step(reader, (*_GETTERS, getitem))
     slicing = _slicing_step(slicer)
     if reading is None or slicing is None:
         return None
     read_function, read_index = reading
     position, slice_index = slicing
-    joined = join(reader, slicer)
     at_reader = len(reader.steps) - 1
     at_slicer = at_reader + 1 + position
     # The reading step now returns the slice, so the slicing step is removed.

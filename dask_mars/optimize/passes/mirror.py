@@ -6,16 +6,16 @@ of such products may be rounded in another order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
+import dask
 import numpy as np
 
 from dask_mars.dask_api.arrays import _chunk_sum, _matmul
 from dask_mars.graph.chunks import ChunkGraph, Operand
-from dask_mars.optimize.compose import applied, fixed_chunks
-from dask_mars.optimize.order import renumbered
+from dask_mars.optimize.passes.edit import GraphEdit, Limits
+from dask_mars.optimize.passes.splice import with_calls
 
 #: Literals that Dask gives to the steps of such a product: axes of the transpose, contracted axis, keepdims.
 _LITERALS = ((1, 0), (1,), True)
@@ -26,40 +26,39 @@ def mirrored(block: Any) -> Any:
     return block.transpose(2, 1, 0)
 
 
-def mirror_products(
-    graph: ChunkGraph, resident_bytes: Callable[[], int], unmergeable: Collection[int] = ()
-) -> ChunkGraph:
-    """Compute only one of two mirrored products.
+def mirror_products(edit: GraphEdit, limits: Limits) -> None:
+    """Compute only one of two mirrored products, if results of both have room in memory.
 
-    `resident_bytes` returns how many bytes of results may wait in memory: consumers of the second product run with
-    those of the first.
+    Consumers of the second product then run with those of the first.
     """
+    graph = edit.graph
+    if limits.resident_bytes is None or not dask.config.get("dask-mars.expressions.reductions", True):
+        return
     symmetric = {number for number, operand in enumerate(graph.operands) if _is_symmetric(operand)}
-    if not symmetric:
-        return graph
-    first_of = _mirrored(graph, symmetric, fixed_chunks(graph).union(unmergeable, graph.outputs))
+    first_of = _mirrored(graph, symmetric, edit.fixed.union(graph.outputs)) if symmetric else {}
     if not first_of:
-        return graph
-    in_client = graph.in_client | graph.chunks_for_client()
+        return
     consumers = [chunk for chunk, sources in enumerate(graph.inputs) if any(at in first_of for at in sources)]
-    sizes = [graph.declared_bytes(chunk) for chunk in consumers]
-    if None in sizes or not in_client.isdisjoint(consumers) or sum(filter(None, sizes)) > resident_bytes():
-        return graph
-    operands, operand_of, inputs = list(graph.operands), list(graph.operand_of), list(graph.inputs)
+    sizes = [edit.size_of(chunk) for chunk in consumers]
+    if (
+        None in sizes
+        or not graph.chunks_for_client().isdisjoint(consumers)
+        or sum(filter(None, sizes)) > limits.resident_bytes()
+    ):
+        return
     known: dict[tuple[int, tuple[bool, ...]], int] = {}
     eager = bytearray(len(graph))
     for chunk in consumers:
-        swapped = tuple([source in first_of for source in inputs[chunk]])
-        pattern = operand_of[chunk], swapped
+        sources = graph.inputs[chunk]
+        swapped = tuple([source in first_of for source in sources])
+        pattern = graph.operand_of[chunk], swapped
         if pattern not in known:
-            known[pattern] = len(operands)
-            operands.append(
-                applied(operands[pattern[0]], tuple([mirrored if is_it else None for is_it in swapped]))
-            )
-        operand_of[chunk] = known[pattern]
-        inputs[chunk] = tuple([first_of.get(source, source) for source in inputs[chunk]])
+            calls = tuple([mirrored if is_it else None for is_it in swapped])
+            known[pattern] = edit.add_operand(with_calls(graph.operands[pattern[0]], calls))
+        graph.operand_of[chunk] = known[pattern]
+        graph.inputs[chunk] = tuple([first_of.get(source, source) for source in sources])
         eager[chunk] = all(swapped)
-    return renumbered(graph, operand_of, list(graph.literals), inputs, operands, eager)
+    edit.reorder(eager)
 
 
 def _is_symmetric(operand: Operand) -> bool:
@@ -88,15 +87,15 @@ def _mirrored(graph: ChunkGraph, symmetric: set[int], kept: set[int]) -> dict[in
     """Return, for each product that mirrors an earlier one, the earlier one."""
     found: dict[int, int] = {}
     seen: dict[tuple[int, int, int], int] = {}
-    for chunk, number in enumerate(graph.operand_of):
-        if number not in symmetric or chunk in kept or graph.literals[chunk] != _LITERALS:
+    for chunk, operand in enumerate(graph.operand_of):
+        if operand not in symmetric or chunk in kept or graph.literals[chunk] != _LITERALS:
             continue
         first, second = graph.inputs[chunk]
         if not (_is_of_numbers(graph, first) and _is_of_numbers(graph, second)):
             continue
-        mirror = seen.get((number, second, first))
+        mirror = seen.get((operand, second, first))
         if mirror is None or first == second:
-            seen[number, first, second] = chunk
+            seen[operand, first, second] = chunk
         else:
             found[chunk] = mirror
     return found

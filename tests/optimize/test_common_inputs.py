@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import dask
@@ -10,19 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from symbolic import assert_identical, evaluate, function_names
+from symbolic import function_names, in_place, prepared
 
 from dask_mars.graph.chunks import ChunkGraph
-from dask_mars.optimize import common_sources, siblings
-from dask_mars.optimize.prepare import prepare
-from studies.graphs import handed_over
 
-
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put chunks of a few elements together, too."""
-    for module in (common_sources, siblings):
-        monkeypatch.setattr(module, "FEWEST_BYTES", 1)
+pytestmark = pytest.mark.usefixtures("small_chunks")
 
 
 def colours(rows: int = 96) -> list[Any]:
@@ -31,22 +24,7 @@ def colours(rows: int = 96) -> list[Any]:
     return [rgb[:, :, channel].astype(np.float32) for channel in range(3)]
 
 
-def check(*collections: Any, workers: int = 2) -> ChunkGraph:
-    """Prepare with chunks put together and without, compare the values, and return the graph with them."""
-    dsk, wanted = handed_over(*collections)
-    apart = prepare(dsk, wanted)
-    together = prepare(dsk, wanted, workers=workers, resident_bytes=lambda: 1 << 40)
-    ours, theirs = evaluate(together), evaluate(apart)
-    for key in wanted:
-        assert_identical(ours[key], theirs[key])
-    assert sorted(together.outputs) == together.outputs
-    for chunk in range(len(together)):
-        assert all(source < chunk for source in together.inputs[chunk])
-    return together
-
-
-def prepared(collection: Any) -> ChunkGraph:
-    return prepare(*handed_over(collection))
+check = partial(in_place, workers=2)
 
 
 def names_of(graph: ChunkGraph) -> list[list[str]]:

@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import Any
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
-from symbolic import evaluate, function_names
+from symbolic import function_names, in_place, prepared
 
 from dask_mars.graph.chunks import ChunkGraph
-from dask_mars.optimize.prepare import prepare
-from studies.graphs import handed_over
 
 
 def matrix(shape: Any = (40, 30), chunks: Any = 10, seed: int = 0) -> Any:
     return da.random.default_rng(seed).random(shape, chunks=chunks)
 
 
-def mirrored(*collections: Any, resident_bytes: int = 1 << 40) -> ChunkGraph:
-    """Prepare, compare the values with those of all products, and return the graph."""
-    dsk, wanted = handed_over(*collections)
-    graph, apart = prepare(dsk, wanted, resident_bytes=lambda: resident_bytes), prepare(dsk, wanted)
-    ours, theirs = evaluate(graph), evaluate(apart)
-    for key in wanted:
-        assert np.asarray(ours[key]).dtype == np.asarray(theirs[key]).dtype
-        np.testing.assert_allclose(ours[key], theirs[key], rtol=1e-12)
-    for chunk in range(len(graph)):
-        assert all(source < chunk for source in graph.inputs[chunk])
-    return graph
+def close(ours: Any, theirs: Any) -> None:
+    assert np.asarray(ours).dtype == np.asarray(theirs).dtype
+    np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+
+
+mirrored = partial(in_place, check=close)
 
 
 def products(graph: ChunkGraph) -> list[int]:
@@ -65,16 +59,14 @@ def test_numbers_of_all_kinds(dtype):
 
 def test_only_numbers_that_commute():
     a = da.from_array(np.array([["a", "b"], ["c", "d"]], dtype=object), chunks=1)
-    dsk, wanted = handed_over(a @ a.T)
-    assert len(products(prepare(dsk, wanted, resident_bytes=lambda: 1 << 40))) == 8
+    assert len(products(prepared(a @ a.T, resident_bytes=1 << 40))) == 8
 
 
 def test_products_of_others_stay():
     a, b = matrix(), matrix(seed=1)
     for product in (a @ b.T, a @ (a + 1).T, matrix((40, 40)) @ matrix((40, 40))):
-        dsk, wanted = handed_over(product)
-        keep = len(products(prepare(dsk, wanted)))
-        assert len(products(prepare(dsk, wanted, resident_bytes=lambda: 1 << 40))) == keep
+        keep = len(products(prepared(product)))
+        assert len(products(prepared(product, resident_bytes=1 << 40))) == keep
 
 
 def test_blocks_of_several_sizes():

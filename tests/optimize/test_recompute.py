@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 from dask._task_spec import DataNode, List, Task, TaskRef
 from graphs import handed_over
-from symbolic import evaluate, function_names
+from symbolic import evaluate, function_names, passed
 
 from dask_mars.expressions import draws
 from dask_mars.expressions.rewrite import make_ns
 from dask_mars.graph.chunks import ChunkGraph, Operand
 from dask_mars.optimize import defaults
 from dask_mars.optimize.convert import convert
-from dask_mars.optimize.prepare import prepare
-from dask_mars.optimize.remaking import READ_NS, WRITE_NS, Remaking, is_cheaper, remake
+from dask_mars.optimize.passes import Limits
+from dask_mars.optimize.passes.edit import RecomputeRules
+from dask_mars.optimize.passes.recompute import READ_NS, WRITE_NS, is_cheaper, recompute
+from dask_mars.optimize.prepare import PrepareOptions, prepare
 
 
 def ref(name: str, number: int) -> TaskRef:
@@ -46,21 +48,19 @@ def is_product(operand: Operand) -> bool:
     return operand.functions[0] is mul
 
 
-def remaking(cost: float | None = 0.1, last_stored: str = "") -> Remaking:
-    return Remaking(
+def rules(cost: float | None = 0.1, last_stored: str = "") -> RecomputeRules:
+    return RecomputeRules(
         is_product, lambda operand, literals: cost, lambda operand: function_names(operand)[-1] != last_stored
     )
 
 
-CHEAP = remaking()
+CHEAP = rules()
 
 
-def remade(tasks: dict[Any, Any], wanted: list[Any]) -> ChunkGraph:
-    """Remake, compare the values, and return the graph."""
+def recomputed(tasks: dict[Any, Any], wanted: list[Any]) -> ChunkGraph:
+    """Recompute, compare the values, and return the graph."""
     before = convert(tasks, wanted)
-    known = list(before.literals), list(before.inputs), list(before.operand_of), len(before.operands)
-    after = remake(before, CHEAP)
-    assert known == (before.literals, before.inputs, before.operand_of, len(before.operands))
+    after = passed(before, recompute, recompute=CHEAP)
     values, expected = evaluate(after), evaluate(before)
     assert {key: values[key] for key in wanted} == {key: expected[key] for key in wanted}
     return after
@@ -71,7 +71,7 @@ def names(graph: ChunkGraph) -> set[Any]:
 
 
 def test_each_reader_makes_its_own():
-    graph = remade(thrice(4), ["all"])
+    graph = recomputed(thrice(4), ["all"])
     assert names(graph) == {"negative", "square", "both", "total", "all"}
     programs = {tuple(function_names(graph.operands[number])) for number in graph.operand_of}
     assert programs == {("mul", "neg"), ("mul", "pow"), ("mul", "add"), ("make_list", "sum")}
@@ -81,14 +81,14 @@ def test_each_reader_makes_its_own():
 
 
 def test_operands_are_joined_once_for_each_kind():
-    assert len(remade(thrice(4), ["all"]).operands) == len(remade(thrice(9), ["all"]).operands)
+    assert len(recomputed(thrice(4), ["all"]).operands) == len(recomputed(thrice(9), ["all"]).operands)
 
 
 def test_two_of_them_in_one_reader():
     tasks = thrice(4)
     for number in range(4):
         tasks["both", number] = Task(("both", number), add, ref("x", number), ref("x", (number + 1) % 4))
-    graph = remade(tasks, ["all"])
+    graph = recomputed(tasks, ["all"])
     assert "x" not in names(graph)
     assert graph.literals[graph.ids["both", 3]] == (3, 10, 0, 10)
 
@@ -113,7 +113,7 @@ def test_what_stays_a_chunk_of_its_own(kind):
         graph.retries[graph.ids["square", 2]] = 1
     elif kind == "alone":
         alone.add(graph.ids["x", 2])
-    after = remake(graph, CHEAP, alone)
+    after = passed(graph, recompute, fixed=alone, recompute=CHEAP)
     assert ("x", 2) in after.ids
     assert ("x", 3) not in after.ids
     values, expected = evaluate(after), evaluate(graph)
@@ -123,19 +123,19 @@ def test_what_stays_a_chunk_of_its_own(kind):
 def test_reader_that_uses_it_twice_makes_it_once():
     tasks = thrice(4)
     tasks["both", 2] = Task(("both", 2), add, ref("x", 2), ref("x", 2))
-    graph = remade(tasks, ["all"])
+    graph = recomputed(tasks, ["all"])
     assert function_names(graph.operands[graph.operand_of[graph.ids["both", 2]]]) == ["mul", "add"]
 
 
 def test_not_where_a_reader_needs_all_of_it():
     graph = convert(thrice(4), ["all"])
-    assert remake(graph, remaking(last_stored="pow")) is graph
+    assert passed(graph, recompute, recompute=rules(last_stored="pow")) is graph
 
 
 @pytest.mark.parametrize("cost", [10.0, None])
 def test_not_where_it_takes_longer(cost):
     graph = convert(thrice(4), ["all"])
-    assert remake(graph, remaking(cost)) is graph
+    assert passed(graph, recompute, recompute=rules(cost)) is graph
 
 
 def test_long_operands_do_not_grow():
@@ -143,7 +143,7 @@ def test_long_operands_do_not_grow():
     for name in ("all", "again"):
         tasks[name] = Task(name, sum, List(*[ref("x", number) for number in range(200)]))
     graph = convert(tasks, ["all", "again"])
-    assert remake(graph, CHEAP) is graph
+    assert passed(graph, recompute, recompute=CHEAP) is graph
 
 
 @pytest.mark.parametrize("readers", range(1, 20))
@@ -167,7 +167,7 @@ def costs_with_avx512(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def prepared(*collections: Any, **options: Any) -> ChunkGraph:
     dsk, wanted = handed_over(*collections)
-    return prepare(dsk, wanted, remaking=defaults.remaking(), **options)
+    return prepare(dsk, wanted, PrepareOptions(Limits(recompute=defaults.recompute_rules())), **options)
 
 
 def sources_of(graph: ChunkGraph) -> int:

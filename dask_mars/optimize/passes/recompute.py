@@ -1,0 +1,100 @@
+"""Chunks that each reader computes again, because that is faster than keeping them.
+
+A chunk of random numbers is defined by its seed, and elementwise readers never need it as an array. Recomputed by
+each reader it takes no memory, and about as much time as reading it; so a standardised array, which is read
+thrice, is made thrice and stored once. Chunks that the user requested or persisted are kept all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dask_mars.graph.chunks import DATA
+from dask_mars.optimize.passes.edit import GraphEdit, Limits, RecomputeRules
+from dask_mars.optimize.passes.folding import Folder, folded
+from dask_mars.optimize.passes.splice import LONGEST
+
+#: Nanoseconds to write eight bytes of a chunk into the store, and to read them. Both hold for warm pages and
+#: chunks that fit the processor's last cache; others take longer.
+WRITE_NS = 0.5
+READ_NS = 0.25
+
+
+def is_cheaper(make_ns: float, readers: int) -> bool:
+    """Return whether recomputing a chunk in each reader is cheaper than storing it.
+
+    Parameters
+    ----------
+    make_ns : float
+        Nanoseconds that making takes for each eight bytes.
+    readers : int
+        Number of readers.
+
+    Examples
+    --------
+    >>> is_cheaper(0.25, 10), is_cheaper(0.9, 2), is_cheaper(0.9, 3)
+    (True, True, False)
+    """
+    return readers * make_ns < make_ns + WRITE_NS + readers * READ_NS
+
+
+def recompute(edit: GraphEdit, limits: Limits) -> None:
+    """Let readers recompute chunks where that is cheaper."""
+    if limits.recompute is None:
+        return
+    readers = _readers(edit, limits.recompute)
+    folder, operand_of = Folder(edit), edit.graph.operand_of
+    for chunk in dict.fromkeys(chunk for found in readers.values() for chunk in found):
+        sources = edit.graph.inputs[chunk]
+        folder.fold(chunk, tuple([operand_of[source] if source in readers else None for source in sources]))
+    for source in readers:
+        edit.remove(source)
+
+
+def _readers(edit: GraphEdit, rules: RecomputeRules) -> Mapping[int, list[int]]:
+    """Return the chunks to recompute, and the readers of each."""
+    graph = edit.graph
+    source_operands = {
+        number
+        for number, operand in enumerate(graph.operands)
+        if not (operand.in_client or operand.input_count) and len(operand.steps) == 1 and rules.is_source(operand)
+    }
+    if not source_operands:
+        return {}
+    kept = edit.fixed.union(graph.outputs)
+    readers: dict[int, list[int]] = {}
+    costs: dict[int, float] = {}
+    for source, operand in enumerate(graph.operand_of):
+        if operand in source_operands and source not in kept:
+            make_ns = rules.make_ns(graph.operands[operand], graph.literals[source])
+            if make_ns is not None:
+                readers[source], costs[source] = [], make_ns
+    never_stored: dict[tuple[int, int, int], bool] = {}
+
+    def reads_parts(chunk: int, source: int) -> bool:
+        """Return whether a reader that makes a source itself needs no array of it."""
+        consumer, operand = graph.operand_of[chunk], graph.operand_of[source]
+        if chunk in edit.fixed or consumer == DATA or graph.operands[consumer].in_client:
+            return False
+        sources = graph.inputs[chunk]
+        if sources.count(source) > 1 or len(graph.operands[consumer].steps) + len(sources) > LONGEST:
+            return False
+        key = (consumer, sources.index(source), operand)
+        if key not in never_stored:
+            initial = tuple([operand if at == source else None for at in sources])
+            never_stored[key] = rules.never_stored(folded(graph.operands, consumer, initial))
+        return never_stored[key]
+
+    for chunk, sources in enumerate(graph.inputs) if readers else ():
+        for source in sources:
+            if source in readers:
+                if reads_parts(chunk, source):
+                    readers[source].append(chunk)
+                else:
+                    del readers[source]
+    # With a single reader, fusing several chunks into one task saves too little.
+    return {
+        source: found
+        for source, found in readers.items()
+        if len(found) > 1 and is_cheaper(costs[source], len(found))
+    }
