@@ -12,7 +12,7 @@ from unittest import mock
 from dask_mars import config
 from dask_mars.config import Settings
 from dask_mars.engine import loop
-from dask_mars.scheduler.dispatch import Parameters
+from dask_mars.scheduler.parameters import Parameters
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from dask_mars.scheduler.events import (
     WorkerStarted,
 )
 from dask_mars.scheduler.machine import Machine, Parameters
+from dask_mars.scheduler.objects import ObjectId
 
 
 def plan(*inputs: tuple[int, ...], outputs: Any = None, data: Any = (), **options: Any) -> GraphPlan:
@@ -111,3 +112,12 @@ class LimitedMachine(CheckedMachine):
 def unknown(count: int, **options: Any) -> GraphPlan:
     """Make a plan of chunks of operands of their own, of which nothing is known."""
     return plan(*[()] * count, operand_of=list(range(count)), **options)
+
+
+def begin_writing(machine: Machine) -> list[ObjectId]:
+    """Have all objects that may be spilled written, also those that are in use; return their ids."""
+    found = list(machine._objects.spill_candidates())
+    for stored in found:
+        stored.is_spilling = True
+        machine.memory.spilling_bytes += stored.size_bytes
+    return [stored.id for stored in found]

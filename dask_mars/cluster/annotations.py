@@ -146,7 +146,7 @@ def positions(subtasks: Sequence[Subtask], policy: str) -> Sequence[int]:
     numbers = range(len(subtasks))
     graph = Graph(0, GraphPlan(inputs, numbers, [0] * len(subtasks)), POLICIES[policy])
     found = [0] * len(subtasks)
-    for position, number in enumerate(sorted(numbers, key=graph.key_of)):
+    for position, number in enumerate(sorted(numbers, key=graph.queues.key_of)):
         found[number] = position
     graph.forget_policy()
     return found

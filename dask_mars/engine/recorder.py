@@ -7,9 +7,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from dask_mars.scheduler.dispatch import Parameters
 from dask_mars.scheduler.events import Event, Instruction
 from dask_mars.scheduler.log import first_line, line
+from dask_mars.scheduler.parameters import Parameters
 
 logger = logging.getLogger(__name__)
 

@@ -1,33 +1,30 @@
-"""Estimates of the bytes that chunks of an operand take, declared and then measured.
+"""Estimates of the bytes and seconds that chunks of an operand take, declared and then measured.
 
 Pure bookkeeping, and a part of the state machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+
+def moved_mean(mean: float | None, measured: float) -> float:
+    """Return a mean in which the newest measurement has a weight of one quarter."""
+    return measured if mean is None else mean + 0.25 * (measured - mean)
 
 
 class Estimates:
-    """Estimated bytes of the chunks of one graph.
-
-    Parameters
-    ----------
-    operand_of : sequence of int
-        Operand number of each chunk.
-    declared_bytes : sequence of int or None, optional
-        Declared bytes of each chunk's result, None where unknown.
-    credible_bytes : int or None, optional
-        Larger declarations are ignored; by default none are.
-    """
+    """Estimated bytes and seconds of the chunks of one graph."""
 
     __slots__ = (
         "_asked",
         "_count",
         "_credible_bytes",
         "_declared",
+        "_durations_s",
         "_expected",
         "_learned",
+        "_mean_s",
         "_operand_of",
         "_peaks",
         "_private",
@@ -42,6 +39,7 @@ class Estimates:
     ) -> None:
         self._operand_of = operand_of
         self._declared = declared_bytes
+        #: Larger declarations are ignored; None if none are.
         self._credible_bytes = credible_bytes
         self._expected: dict[int, int] = {}
         #: Operands with at least one finished chunk.
@@ -55,6 +53,9 @@ class Estimates:
         #: Number of finished chunks, and the bytes that they have added to the store.
         self._count = 0
         self._total_bytes = 0
+        #: Mean seconds of the chunks of each operand, and of all, the guess for new operands.
+        self._durations_s: dict[int, float] = {}
+        self._mean_s: float | None = None
 
     def expected_bytes(self, chunk: int) -> int:
         """Return the estimated bytes that a chunk's result adds to the store."""
@@ -107,6 +108,22 @@ class Estimates:
         operand = self._operand_of[chunk]
         self._asked[operand] = max(growth_bytes, self._asked.get(operand, 0))
 
+    def learn_durations(self, chunks: Iterable[int], durations_s: Iterable[float]) -> None:
+        """Update the mean durations of operands."""
+        durations, operand_of = self._durations_s, self._operand_of
+        for chunk, duration_s in zip(chunks, durations_s, strict=True):
+            operand = operand_of[chunk]
+            durations[operand] = moved_mean(durations.get(operand), duration_s)
+            self._mean_s = moved_mean(self._mean_s, duration_s)
+
+    def duration_s(self, chunk: int, window_s: float) -> float:
+        """Return the estimated seconds of a chunk, given the window of a worker's queue."""
+        known_s = self._durations_s.get(self._operand_of[chunk])
+        if known_s is not None:
+            return known_s
+        # A new operand may be slow: without any measurement its chunks run alone, then a few share a queue.
+        return window_s if self._mean_s is None else max(self._mean_s, window_s / 8)
+
     def learn(self, chunks: Sequence[int], fresh: Mapping[int, int], peaks: Mapping[int, int]) -> set[int]:
         """Record the bytes of results in the store, and of operands while they ran.
 
@@ -143,4 +160,4 @@ class Estimates:
         return known
 
 
-__all__ = ["Estimates"]
+__all__ = ["Estimates", "moved_mean"]

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 from dask_mars.scheduler import events
-from dask_mars.scheduler.dispatch import Parameters
 from dask_mars.scheduler.events import Event, GraphPlan, Instruction
+from dask_mars.scheduler.parameters import Parameters
 
 #: Version of the format: logs of other versions are refused.
 VERSION = 1

@@ -16,26 +16,19 @@ _SHARE = 1 / 16
 #: Fraction of the limit to keep free of map outputs once something has waited for memory. Spilled early they leave
 #: room for reducers, which pin all map outputs while they run.
 _SHARE_AHEAD = 1 / 4
-#: Graph number of reservations, which belong to no chunk.
+#: Graph id of reservations, which belong to no chunk.
 RESERVATION = -1
 
 
 class Memory:
     """The bytes of one engine's store.
 
-    Parameters
-    ----------
-    limit_bytes : int or None
-        Limit of the store; None disables accounting.
-    hard_limit_bytes : int
-        Limit if nothing else helps: an operand whose result exceeds `limit_bytes` runs alone.
-
     Attributes
     ----------
     stored_bytes : int
         Size of the store, as last measured.
     reserved_bytes : int
-        Bytes that operands in hand and reservations may add.
+        Bytes that dispatched operands and reservations may add.
     spilling_bytes : int
         Bytes being written to disk, which will leave the store.
     can_spill : bool
@@ -50,16 +43,18 @@ class Memory:
         self.reserved_bytes = 0
         self.spilling_bytes = 0
         self.can_spill = True
-        #: By graph and chunk, or `RESERVATION` and its number.
+        #: By graph and chunk, or `RESERVATION` and its id.
         self._reserved: dict[tuple[int, int], int] = {}
-        #: The worker of each chunk in hand; and bytes reserved for each worker.
+        #: The worker of each dispatched chunk; and bytes reserved for each worker.
         self._worker_of: dict[tuple[int, int], int] = {}
         self.reserved_by_worker: dict[int, int] = {}
-        #: The part of reservations that was learned while chunks were in hand: it may not be free at all, and is
+        #: The part of reservations that was learned after the dispatch of their chunks: it may not be free, and is
         #: in no worker's quota.
         self._raised: dict[tuple[int, int], int] = {}
         self.raised_by_worker: dict[int, int] = {}
         self.raised_bytes = 0
+        #: Workers whose reservations have changed since quotas were granted.
+        self.changed: set[int] = set()
         #: Bytes that workers wait for, besides their reservations.
         self.awaited_bytes = 0
 
@@ -84,29 +79,31 @@ class Memory:
 
     @property
     def admitted_bytes(self) -> int:
-        """Return the reserved bytes, without those learned while chunks were in hand."""
+        """Return the reserved bytes, without those learned while chunks were dispatched."""
         return self.reserved_bytes - self.raised_bytes
 
-    def raise_reserved(self, number: int, chunk: int, required_bytes: int, worker: int) -> None:
-        """Raise the reservation of a chunk in hand to newly learned bytes, free or not."""
-        more = required_bytes - self._reserved.get((number, chunk), 0)
-        self.reserve(number, chunk, required_bytes, worker)
+    def raise_reserved(self, graph: int, chunk: int, required_bytes: int, worker: int) -> None:
+        """Raise the reservation of a dispatched chunk to newly learned bytes, free or not."""
+        more = required_bytes - self._reserved.get((graph, chunk), 0)
+        self.reserve(graph, chunk, required_bytes, worker)
         if more > 0:
-            self._raised[number, chunk] = self._raised.get((number, chunk), 0) + more
+            self._raised[graph, chunk] = self._raised.get((graph, chunk), 0) + more
             self.raised_bytes += more
             self.raised_by_worker[worker] = self.raised_by_worker.get(worker, 0) + more
 
-    def admit_raised(self, number: int, chunk: int) -> int:
+    def admit_raised(self, graph: int, chunk: int) -> int:
         """Turn the raised part of a chunk's reservation into a normal one; return its bytes."""
-        raised = self._raised.pop((number, chunk), 0)
+        raised = self._raised.pop((graph, chunk), 0)
         if raised:
             self.raised_bytes -= raised
-            self.raised_by_worker[self._worker_of[number, chunk]] -= raised
+            worker = self._worker_of[graph, chunk]
+            self.raised_by_worker[worker] -= raised
+            self.changed.add(worker)
         return raised
 
-    def reserve(self, number: int, chunk: int, required_bytes: int, worker: int | None = None) -> None:
+    def reserve(self, graph: int, chunk: int, required_bytes: int, worker: int | None = None) -> None:
         """Set the reservation of a chunk."""
-        key = number, chunk
+        key = graph, chunk
         more = required_bytes - self._reserved.get(key, 0)
         self.reserved_bytes += more
         self._reserved[key] = required_bytes
@@ -116,28 +113,30 @@ class Memory:
             self._worker_of[key] = worker
         if worker is not None:
             self.reserved_by_worker[worker] = self.reserved_by_worker.get(worker, 0) + more
+            self.changed.add(worker)
 
-    def release(self, number: int, chunks: Iterable[int]) -> None:
+    def release(self, graph: int, chunks: Iterable[int]) -> None:
         """Release the reservations of chunks."""
         if self._reserved:
             for chunk in chunks:
                 if self._raised:
-                    self.admit_raised(number, chunk)
-                released = self._reserved.pop((number, chunk), 0)
+                    self.admit_raised(graph, chunk)
+                released = self._reserved.pop((graph, chunk), 0)
                 self.reserved_bytes -= released
-                worker = self._worker_of.pop((number, chunk), None)
+                worker = self._worker_of.pop((graph, chunk), None)
                 if worker is not None:
                     self.reserved_by_worker[worker] -= released
+                    self.changed.add(worker)
 
-    def reserved_for(self, number: int, chunk: int) -> int:
+    def reserved_for(self, graph: int, chunk: int) -> int:
         """Return the bytes that are reserved for a chunk."""
-        return self._reserved.get((number, chunk), 0)
+        return self._reserved.get((graph, chunk), 0)
 
-    def consume_reservation(self, number: int, chunk: int, size_bytes: int) -> None:
+    def consume_reservation(self, graph: int, chunk: int, size_bytes: int) -> None:
         """Reduce a chunk's reservation by bytes that the store counts from now on."""
-        reserved = self._reserved.get((number, chunk))
+        reserved = self._reserved.get((graph, chunk))
         if reserved is not None:
-            self.reserve(number, chunk, max(reserved - size_bytes, 0))
+            self.reserve(graph, chunk, max(reserved - size_bytes, 0))
 
     def missing_bytes(self, required_bytes: int) -> int:
         """Return how many more bytes have to be spilled so that `required_bytes` are free."""
@@ -149,14 +148,14 @@ class Memory:
         return self.missing_bytes(int(self.limit_bytes * _SHARE_AHEAD))
 
     def choose_to_spill(
-        self, objects: Iterable[StoredObject], missing_bytes: int, excluded: Collection[StoredObject]
+        self, objects: Iterable[StoredObject], missing_bytes: int, excluded: Collection[StoredObject] = ()
     ) -> list[ObjectId]:
-        """Choose objects to spill, in the given order, and mark them; return their ids."""
+        """Choose objects to spill that are not pinned, in the given order, and mark them; return their ids."""
         chosen: list[ObjectId] = []
         for found in objects:
             if missing_bytes <= 0:
                 break
-            if found in excluded or not (self.can_spill or found.is_copy):
+            if found in excluded or not (self.can_spill or found.is_copy) or found.is_pinned:
                 continue
             found.is_spilling = True
             self.spilling_bytes += found.size_bytes

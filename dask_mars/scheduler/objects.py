@@ -1,7 +1,7 @@
 """The ledger of objects: the size of each, whether it is in memory or on disk, and its readers.
 
 Pure bookkeeping, and a part of the state machine. An object is a value in the store: the result of a chunk, or a
-value put there directly. Its id is the number of the graph and of the chunk that made it, and outlives both: a
+value put there directly. Its id is the id of the graph and of the chunk that made it, and outlives both: a
 persisted object stays the same object, and graphs that read it refer to it.
 """
 
@@ -18,7 +18,7 @@ ObjectId = tuple[int, int]
 class Reader(Protocol):
     """The ledger's view of a graph that reads objects."""
 
-    number: int
+    id: int
 
     @property
     def objects(self) -> dict[int, StoredObject]:
@@ -28,6 +28,9 @@ class Reader(Protocol):
     def on_disk(self) -> dict[int, int]:
         """Return the bytes of objects on disk that are read back whole; the ledger keeps the dict up to date."""
 
+    def is_in_use(self, chunk: int) -> bool:
+        """Return whether a dispatched chunk reads a chunk, or the user takes it."""
+
     def next_use(self, chunk: int) -> float:
         """Return when it reads a chunk next, as a key of its order; infinite for never."""
 
@@ -35,20 +38,13 @@ class Reader(Protocol):
 class StoredObject:
     """One object.
 
-    Parameters
-    ----------
-    id : tuple of int
-        The graph and the chunk that made it.
-    size_bytes : int
-        Its size in memory.
-    is_map_output : bool, optional
-        Whether it is read in parts, also from disk, and never put back into memory.
-    is_copy : bool, optional
-        Whether the user's process has the value as well. Such an object is never written: its memory is released,
-        and the next worker that reads it gets a new copy.
-
     Attributes
     ----------
+    is_map_output : bool
+        Whether it is read in parts, also from disk, and never put back into memory.
+    is_copy : bool
+        Whether the user's process has the value as well. Such an object is never written: its memory is released,
+        and the next worker that reads it gets a new copy.
     is_on_disk : bool
         Whether it is read from disk, or is a copy outside the store. An object in memory may have a file, too.
     is_spilling : bool
@@ -93,15 +89,20 @@ class StoredObject:
         """Return whether it may be spilled: it is in memory, and its maker or the user keeps its location."""
         if self.is_on_disk or self.is_spilling:
             return False
-        return self.is_persisted or any(reader.number == self.id[0] for reader, _ in self.readers)
+        return self.is_persisted or any(reader.id == self.id[0] for reader, _ in self.readers)
+
+    @property
+    def is_pinned(self) -> bool:
+        """Return whether it must stay where it is: a dispatched chunk reads it, or the user takes it."""
+        return any(reader.is_in_use(chunk) for reader, chunk in self.readers)
 
     def next_use(self) -> float:
         """Return when it is read next; infinite if only the user may read it."""
         return min([reader.next_use(chunk) for reader, chunk in self.readers], default=math.inf)
 
     def read_as(self) -> list[tuple[int, int]]:
-        """Return number and chunk under which each graph reads it."""
-        return [(reader.number, chunk) for reader, chunk in self.readers]
+        """Return id and chunk under which each graph reads it."""
+        return [(reader.id, chunk) for reader, chunk in self.readers]
 
 
 class Objects:
@@ -121,9 +122,9 @@ class Objects:
 
     def add(self, reader: Reader, sizes: Mapping[int, int], map_outputs: Collection[int] = ()) -> None:
         """Add results of a graph's chunks, with sizes in bytes, some of them map outputs."""
-        objects, number = self._objects, reader.number
+        objects = self._objects
         for chunk, size_bytes in sizes.items():
-            id = number, chunk
+            id = reader.id, chunk
             objects[id] = reader.objects[chunk] = found = StoredObject(id, size_bytes, chunk in map_outputs)
             found.readers.append((reader, chunk))
             if found.is_map_output:
@@ -132,7 +133,7 @@ class Objects:
     def add_copies(self, reader: Reader, sizes: Mapping[int, int]) -> None:
         """Add values of the user's process that are chunks of a graph, so far without copies in the store."""
         for chunk, size_bytes in sizes.items():
-            id = reader.number, chunk
+            id = reader.id, chunk
             found = self._objects[id] = reader.objects[chunk] = StoredObject(id, size_bytes, is_copy=True)
             found.readers.append((reader, chunk))
             self.moved_to_disk(found)

@@ -105,7 +105,7 @@ def test_memory_is_waited_for():
     checked = CheckedMachine(store_limit=100, memory_limit=200)
     inputs = ((), ())
     checked.submit(*inputs, declared_bytes=[60, 60])
-    checked.machine._dispatcher.workers[1] = type(checked.machine._dispatcher.workers[0])()
+    checked.machine._dispatcher.workforce.start(1, is_thread=False)
     checked.post(TimePassed())
     assert told(checked, "b", *inputs) == [f"{B} is ready and waits for 60 B of memory"]
     run = GraphRun(1, graph_of(*inputs), None, 0)
@@ -243,7 +243,7 @@ def test_a_chunk_that_nobody_would_run_is_a_stall():
     checked.submit(*CHAIN)
     assert checked.machine.stalled() == []
     graph = checked.machine._graphs[1]
-    graph.in_client[1] = 1
+    graph.client.is_needed[1] = 1
     checked.machine.handle(ChunksFinished(0, 1, [0], [1.0]), checked.now_s)
     assert checked.machine.stalled() == []
     checked.machine._dispatcher.remove_from_worker(CLIENT, graph, [1])

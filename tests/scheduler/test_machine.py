@@ -681,7 +681,7 @@ def test_equal_events_give_equal_instructions():
 def test_validate_notices_a_ready_chunk_that_nobody_would_run():
     machine = Machine()
     machine.handle(GraphSubmitted(1, plan(())), 0.0)
-    machine._graphs[1].ready.clear()
+    machine._graphs[1].queues.ready.clear()
     with pytest.raises(AssertionError, match="never run"):
         machine.validate()
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machines import plan
+from machines import begin_writing, plan
 
 from dask_mars.scheduler.estimates import Estimates
 from dask_mars.scheduler.events import (
@@ -674,10 +674,13 @@ def test_idle_workers_are_given_what_waits_while_there_is_no_room_for_what_comes
 class Group:
     """A graph as the ledger sees it."""
 
-    number: int
+    id: int
     next_uses: dict[int, float]
     objects: dict[int, StoredObject] = field(default_factory=dict)
     on_disk: dict[int, int] = field(default_factory=dict)
+
+    def is_in_use(self, chunk: int) -> bool:
+        return False
 
     def next_use(self, chunk: int) -> float:
         return self.next_uses[chunk]
@@ -710,8 +713,7 @@ def test_a_chunk_that_is_needed_meanwhile_stays():
     host = Host([30, 30, 0], limit=100, workers=1)
     host.submit(graph_plan)
     host.finish(0, 1, [0])
-    machine = host.machine
-    machine._out.append(Spill(machine.memory.choose_to_spill(machine._objects.spill_candidates(), 30, set())))
+    host.writing += begin_writing(host.machine)
     host.post(TimePassed())
     host.finish(0, 1, [1])
     assert host.hands[0] == [(1, 2)]
@@ -866,7 +868,7 @@ def test_results_that_are_being_written_when_the_user_takes_them_stay():
     assert host.on_disk
     host.run()
     assert host.finished == {1}
-    host.writing += host.machine.memory.choose_to_spill(host.machine._objects.spill_candidates(), 1000, set())
+    host.writing += begin_writing(host.machine)
     assert host.writing
     kept = dict(host.stored)
     while host.writing:

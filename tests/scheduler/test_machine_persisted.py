@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import CheckedMachine, plan
+from machines import CheckedMachine, begin_writing, plan
 
 from dask_mars.scheduler.events import (
     ChunksFinished,
@@ -119,7 +119,7 @@ def test_chunks_that_no_graph_reads_go_first_and_then_those_needed_last():
 def test_what_is_being_read_stays_and_the_reader_hears_of_what_does_not():
     machine = persisting((40, 40), limit=100)
     assert machine.post(reading((0,), (1,), count=2)) == [Run(0, USER, [2])]
-    assert len(machine.machine.memory.choose_to_spill(machine.machine._objects.spill_candidates(), 80, set())) == 2
+    assert len(begin_writing(machine.machine)) == 2
     assert machine.post(ObjectSpilled((MAKER, 0), 40)) == []
     assert machine.post(ObjectSpilled((MAKER, 1), 40)) == [
         UseSpilled((MAKER, 1), [(USER, 1)]),

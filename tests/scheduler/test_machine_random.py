@@ -323,8 +323,7 @@ class World:
         while (due_s := self.machine.next_due_s()) is not None:
             self.pass_time(max(due_s - self.now_s, 0.0))
         for worker in range(WORKERS):
-            assert self.machine._dispatcher.workers[worker].load_s == 0.0
-        assert not self.machine._dispatcher._estimates
+            assert self.machine._workers[worker].load_s == 0.0
 
 
 class RandomWorld(RuleBasedStateMachine):
