@@ -163,7 +163,7 @@ def test_what_holds_no_files_is_not_waited_for(
     kind: str, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs: list[Any] = []
-    monkeypatch.setattr(computations.Computation, "_wait_for_release", lambda self, run: runs.append(run))
+    monkeypatch.setattr(computations.GraphComputation, "_wait_for_release", lambda self, run: runs.append(run))
     PLAIN[kind]().compute(scheduler=runtime.get)
     assert [run.may_hold_files for run in runs] == [False]
 

@@ -135,13 +135,13 @@ def test_delayed_is_undeclared():
 
 def test_declarations_reach_the_graph_that_is_computed(runtime, monkeypatch):
     graphs = []
-    computation = backend.Computation
+    computation = backend.GraphComputation
 
     def record(engine: Any, graph: ChunkGraph, *rest: Any, **options: Any) -> Any:
         graphs.append(graph)
         return computation(engine, graph, *rest, **options)
 
-    monkeypatch.setattr(backend, "Computation", record)
+    monkeypatch.setattr(backend, "GraphComputation", record)
     x = da.ones(10, chunks=5) + 1
     x.compute(scheduler=runtime.get)
     with ProgressBar(out=io.StringIO()):
