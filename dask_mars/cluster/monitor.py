@@ -18,7 +18,7 @@ _STATES = ("queued", "preparing", "running", "finished", "failed", "cancelled")
 _OVER = frozenset({"finished", "failed", "cancelled"})
 
 
-class ClusterMonitor:
+class SchedulerMonitor:
     """A `dask_mars.web.monitor.Monitor` of a cluster, for calls in the scheduler's event loop.
 
     A subtask counts for the layer of its result. The scheduler does not know its other layers, the dependencies of
@@ -157,24 +157,6 @@ class ClusterMonitor:
             raise KeyError(layer)
         return {"layers": [], "edges": []}
 
-    def profile(self, id: str) -> Json:
-        """Return the time of each layer; the scheduler does not know its bytes."""
-        _, tracked = self._tracked(id)
-        return {
-            "layers": [
-                {
-                    "name": label,
-                    "label": label,
-                    "count": finished,
-                    "total_s": layer.seconds,
-                    "mean_s": layer.seconds / finished,
-                    "stored_bytes": 0,
-                }
-                for label, layer in tracked.layers.items()
-                if (finished := layer.counts["memory"])
-            ]
-        }
-
     def explain(self, id: str | None, key: str | None) -> Json:
         """Explain what agents do."""
         if key is not None:
@@ -260,7 +242,7 @@ def install(scheduler: Scheduler) -> Dashboard:
             # `web` imports `cluster`, not the other way round.
             rules = pkgutil.resolve_name("dask_mars.web.on_scheduler:rules")
             own = [("chunks.json", lambda: {"computations": dashboard.computations(), "hosts": dashboard.hosts()})]
-            application.add_handlers(".*$", rules(ClusterMonitor(scheduler, dashboard), prefix, own))
+            application.add_handlers(".*$", rules(SchedulerMonitor(scheduler, dashboard), prefix, own))
     return dashboard
 
 
@@ -273,4 +255,4 @@ def _prefix(application: Any) -> str:
     return ""
 
 
-__all__ = ["ClusterMonitor", "install"]
+__all__ = ["SchedulerMonitor", "install"]

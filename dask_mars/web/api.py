@@ -290,6 +290,24 @@ def after_cursor(text: str) -> tuple[float, str]:
     return float(created), id
 
 
+def profile_of(computation: Json) -> Json:
+    """Return the cost of each layer that has begun."""
+    return {
+        "layers": [
+            {
+                "name": layer["name"],
+                "label": layer["label"],
+                "count": layer["finished"],
+                "total_s": layer["seconds"],
+                "mean_s": layer["seconds"] / layer["finished"],
+                "stored_bytes": layer["bytes"],
+            }
+            for layer in computation["layers"]
+            if layer["finished"]
+        ]
+    }
+
+
 def page_of(summaries: list[Json], state: str | None, before: str | None, limit: int) -> Json:
     """Return a part of a list of summaries, as `Monitor.computations` does.
 

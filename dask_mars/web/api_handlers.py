@@ -86,6 +86,15 @@ class FacetHandler(ComputationHandler):
         self.send_json(await self.ask(self._name, id, *arguments))
 
 
+class ProfileHandler(ComputationHandler):
+    """``computations/{id}/profile``: the layers of a computation in other words."""
+
+    async def get(self, id: str) -> None:
+        """Answer with the cost of each layer that has begun."""
+        self.query()
+        self.send_json(api.profile_of(await self.ask("computation", id)))
+
+
 class ExplainHandler(Handler):
     """``explain``, for all computations."""
 
@@ -125,6 +134,7 @@ def api_rules(site: Site, prefix: str = "") -> list[Rule]:
         "computations": (ListHandler, {}),
         "computations/{id}": (OneHandler, {}),
         "computations/{id}/cancel": (CancelHandler, {}),
+        "computations/{id}/profile": (ProfileHandler, {}),
         "explain": (ExplainHandler, {}),
         "openapi.json": (OpenApiHandler, {}),
     }

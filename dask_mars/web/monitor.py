@@ -64,8 +64,5 @@ class Monitor(Protocol):
             The computation or the layer is unknown.
         """
 
-    def profile(self, id: str) -> Json:
-        """Return the time and memory of each layer."""
-
     def explain(self, id: str | None, key: str | None) -> Json:
         """Return why a computation, all of them, or one chunk waits, as rows of text."""

@@ -153,25 +153,6 @@ class RuntimeMonitor:
             "truncated": truncated,
         }
 
-    def profile(self, id: str) -> Json:
-        """Return the time and memory of each layer."""
-        self._find(id)
-        self._look()
-        return {
-            "layers": [
-                {
-                    "name": layer.name,
-                    "label": layer.label,
-                    "count": layer.finished,
-                    "total_s": layer.seconds,
-                    "mean_s": layer.seconds / layer.finished,
-                    "stored_bytes": layer.bytes,
-                }
-                for layer in self._layers.get(id, ())
-                if layer.finished
-            ]
-        }
-
     def explain(self, id: str | None, key: str | None) -> Json:
         """Return why a computation, all of them, or one chunk waits, as rows of text."""
         explain = self._explain if id is None else self._find(id).explain

@@ -25,7 +25,7 @@ from tornado.httpclient import AsyncHTTPClient, HTTPClientError
 import dask_mars
 from dask_mars.cluster import monitor
 from dask_mars.cluster.dashboard import Dashboard
-from dask_mars.cluster.monitor import ClusterMonitor
+from dask_mars.cluster.monitor import SchedulerMonitor
 from dask_mars.errors import Cancelled
 from dask_mars.web import pages
 from tests.conftest import cluster_of_agents, eventually
@@ -206,7 +206,7 @@ def watched():
     """A scheduler that does nothing, what notes its tasks, and the monitor of both."""
     scheduler = SimpleNamespace(plugins={}, workers={}, tasks={}, clients={})
     dashboard = Dashboard(scheduler)
-    return scheduler, dashboard, ClusterMonitor(scheduler, dashboard)
+    return scheduler, dashboard, SchedulerMonitor(scheduler, dashboard)
 
 
 def submit(dashboard, name, *keys, chunks=2):
@@ -285,7 +285,7 @@ def test_history_has_an_end(watched):
     assert len(monitor.computations(None, None, 1000)["computations"]) == 101
 
 
-@pytest.mark.parametrize("of", ["computation", "cancel", "error", "log", "timeline", "profile"])
+@pytest.mark.parametrize("of", ["computation", "cancel", "error", "log", "timeline"])
 def test_ids_that_nobody_knows(watched, of):
     with pytest.raises(KeyError):
         getattr(watched[2], of)("nonsense")

@@ -120,11 +120,6 @@ class FakeMonitor:
             raise KeyError(layer)
         return {"name": layer, "label": "sum", "numblocks": [2, 5], "states": "fffffrrwww", "truncated": False}
 
-    def profile(self, id: str) -> Json:
-        self.summaries[id]
-        of_layer = {"name": "sum-1", "label": "sum", "count": 5, "total_s": 1.5, "mean_s": 0.3}
-        return {"layers": [{**of_layer, "stored_bytes": 80}]}
-
     def explain(self, id: str | None, key: str | None) -> Json:
         if id is not None:
             self.summaries[id]

@@ -326,9 +326,6 @@ class Scene:
             "truncated": False,
         }
 
-    def profile(self, id: str) -> Json:
-        return {"layers": []}
-
     def explain(self, id: str | None, key: str | None) -> Json:
         if key is not None:
             if "-" not in key:

@@ -173,9 +173,9 @@ def test_lists_come_in_parts(ask, monitor):
 
 
 def test_a_monitor_that_fails_is_a_bug(ask, monitor, nothing_left_behind, caplog):
-    monitor.profile = lambda id: 1 / 0
+    monitor.log = lambda id: 1 / 0
     with caplog.at_level(logging.ERROR, logger="dask_mars"):
-        answer = ask.api(f"computations/{monitor.add()}/profile")
+        answer = ask.api(f"computations/{monitor.add()}/log")
     assert answer.status == 500
     assert "bug in dask_mars" in answer.detail
     assert "division" not in answer.detail

@@ -13,6 +13,7 @@ import pytest
 from dask_mars import Runtime
 from dask_mars.engine.listeners import listeners
 from dask_mars.web import recorder, runtime_monitor
+from dask_mars.web.api import profile_of
 from dask_mars.web.monitor import Monitor
 from dask_mars.web.runtime_monitor import RuntimeMonitor
 from tests.conftest import eventually
@@ -63,7 +64,7 @@ def test_a_finished_computation(runtime: Runtime, monitor: RuntimeMonitor):
     assert monitor.computations("failed", None, 1000)["computations"] == [
         row for row in monitor.computations(None, None, 1000)["computations"] if row["state"] == "failed"
     ]
-    profile = monitor.profile(computation.id)["layers"]
+    profile = profile_of(found)["layers"]
     assert [row["count"] for row in profile] == [one["total"] for one in found["layers"]]
     assert monitor.error(computation.id) == {"type": "", "message": "", "traceback": ""}
     assert not monitor.cancel(computation.id)
@@ -154,7 +155,6 @@ def test_a_key_that_is_a_tuple_is_found_by_its_text(runtime: Runtime, monitor: R
         lambda monitor, id: monitor.log(id),
         lambda monitor, id: monitor.timeline(id),
         lambda monitor, id: monitor.graph(id, None),
-        lambda monitor, id: monitor.profile(id),
         lambda monitor, id: monitor.explain(id, None),
     ],
 )

@@ -20,7 +20,6 @@ _NOTHING: dict[str, Json] = {
     "log": {"lines": [], "truncated": False},
     "timeline": {"start": 0.0, "workers": [], "labels": [], "layers": [], "tasks": [], "memory": [], "events": []},
     "graph": {"layers": [], "edges": []},
-    "profile": {"layers": []},
     "explain": {"rows": []},
 }
 
@@ -127,10 +126,6 @@ class ServiceMonitor:
         except TimeoutError:
             raise KeyError(layer) from None
         return told
-
-    def profile(self, id: str) -> Json:
-        """Return the time and memory of each layer."""
-        return self._facet(self._store.row(id), "profile")
 
     def explain(self, id: str | None, key: str | None) -> Json:
         """Return why a computation, all of them, or one chunk waits."""

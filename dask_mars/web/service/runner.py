@@ -279,7 +279,6 @@ class Runner:
             "log": monitor.log(id),
             "timeline": monitor.timeline(id),
             "graph": monitor.graph(id, None),
-            "profile": monitor.profile(id),
         }
         text = json.dumps(details, separators=(",", ":")).encode()
         incoming = self.directory / "incoming" / f"details-{run.number}"
