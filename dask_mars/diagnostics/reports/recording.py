@@ -15,8 +15,8 @@ from dask_mars.diagnostics.timeline import Row, merged
 from dask_mars.engine.listeners import EngineView, Listener, ListenerEvent, ProcessesMeasured
 from dask_mars.graph.chunks import Key, layer_of
 from dask_mars.labels import WorkerRows
+from dask_mars.protocol.failures import FailureRecord
 from dask_mars.protocol.object_ref import size_of
-from dask_mars.protocol.pickling import FailureRecord
 from dask_mars.scheduler.events import (
     CLIENT,
     ChunkFailed,
