@@ -83,7 +83,7 @@ def test_of_one_that_is_not_running(capsys: pytest.CaptureFixture[str]) -> None:
         state.workers
 
 
-@pytest.mark.parametrize("allocator", ["default", "debug"])
+@pytest.mark.parametrize("allocator", ["default", pytest.param("debug", marks=pytest.mark.slow)])
 def test_it_tells_whether_objects_have_quotas(allocator: str, scripts: Any) -> None:
     # One that checks blocks, like that of free threads, has none that can be counted.
     counted = allocator == "default" and _arena.can_limit_objects()

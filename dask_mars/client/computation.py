@@ -31,8 +31,9 @@ from dask_mars.optimize.library_code import FRAMES, library_modules
 from dask_mars.optimize.temporaries import temporaries_of
 from dask_mars.protocol import tracebacks
 from dask_mars.protocol.deferred import Deferred, defer
+from dask_mars.protocol.failures import FailureRecord, unpack_error
 from dask_mars.protocol.object_ref import ObjectRef, is_stored
-from dask_mars.protocol.pickling import FailureRecord, is_picklable, unpack_error
+from dask_mars.protocol.pickling import is_picklable
 from dask_mars.scheduler.events import GraphPlan, Resources
 from dask_mars.store.persisted import PersistedChunk, value_of
 from dask_mars.store.store import bytes_to_store

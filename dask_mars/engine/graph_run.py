@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol
 from dask_mars.graph.chunks import ChunkGraph, Key
 from dask_mars.graph.ids import SubtaskIds
 from dask_mars.protocol.columns import PackedOperand
+from dask_mars.protocol.failures import FailureRecord
 from dask_mars.protocol.object_ref import Block, ObjectRef
-from dask_mars.protocol.pickling import FailureRecord
 from dask_mars.scheduler.events import GraphPlan
 from dask_mars.store.store import Store
 

@@ -2,6 +2,8 @@
 
 A chunk of random numbers is defined by its seed, and need not be an array until one is needed. A region draws its
 elements block by block, and never stores them.
+
+The programs it serves: simulations and samples, such as ``da.random.default_rng(0).random(shape).sum()``.
 """
 
 from __future__ import annotations

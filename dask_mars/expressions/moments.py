@@ -2,6 +2,8 @@
 
 Dask's `moment_chunk` reads a chunk three times. This module processes parts that stay in the cache, and draws
 random numbers only once.
+
+The programs it serves: ``x.var()``, ``x.std(axis=0)`` and standard scores.
 """
 
 from __future__ import annotations

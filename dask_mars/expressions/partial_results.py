@@ -3,6 +3,8 @@
 `da.linalg.svd` without its vectors, and `da.linalg.qr` with only R, factor each block by NumPy's `qr`, and take R.
 Computing Q costs more than all the rest. Where mean and variance of a chunk are computed, the moments contain the
 sum that the mean needs.
+
+The programs it serves: ``da.linalg.svd(x)[1]``, and ``(x - x.mean(axis=0)) / x.std(axis=0)``.
 """
 
 from __future__ import annotations

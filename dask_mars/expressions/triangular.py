@@ -3,6 +3,8 @@
 NumPy calls `geqrf`, which factors panels of 32 columns column by column, so that each column of a tall matrix goes
 through memory 32 times. The results agree except for rounding: reflections, and so signs, are those of `geqrf`.
 The function comes from the library that NumPy itself calls, and is compared with NumPy before its first use.
+
+The programs it serves: singular values and ``R`` of tall matrices, ``da.linalg.svd(x)[1]``.
 """
 
 from __future__ import annotations

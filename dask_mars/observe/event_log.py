@@ -17,7 +17,7 @@ from dask.utils import import_required
 from dask_mars import units
 from dask_mars.engine.listeners import EngineView, Listener, ListenerEvent, ProcessesMeasured, listeners
 from dask_mars.observe.trace_file import TraceFile
-from dask_mars.protocol.pickling import FailureRecord
+from dask_mars.protocol.failures import FailureRecord
 from dask_mars.scheduler.events import (
     CLIENT,
     ChunkFailed,

@@ -21,7 +21,7 @@ from dask_mars.labels import WorkerRows
 from dask_mars.observe.counts import LayerCounts
 from dask_mars.observe.layers import LayerIndex
 from dask_mars.observe.timeline import Row, merged
-from dask_mars.protocol.pickling import FailureRecord
+from dask_mars.protocol.failures import FailureRecord
 from dask_mars.scheduler.events import (
     ChunkFailed,
     ChunksFinished,

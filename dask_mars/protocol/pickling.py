@@ -6,7 +6,6 @@ and the caller puts them into shared memory. Dask's locks are replaced by interp
 
 from __future__ import annotations
 
-import builtins
 import copyreg
 import io
 import mmap
@@ -14,27 +13,20 @@ import pickle
 import sys
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
-from types import BuiltinFunctionType, CodeType, FunctionType, MemberDescriptorType, WrapperDescriptorType
+from types import CodeType, FunctionType, MemberDescriptorType
 from typing import Any, ClassVar
 
 import cloudpickle
 import numpy as np
-import tblib
-import tblib.pickling_support
 from dask.utils import SerializableLock
 
 from dask_mars import process_role
 from dask_mars.graph.callables import attribute, package_of
-from dask_mars.protocol import by_value, hdf5, tracebacks
+from dask_mars.protocol import by_value, hdf5
 from dask_mars.protocol.locks import InterprocessLock
 
 #: Size below which buffers stay in the pickle, in bytes.
 BUFFER_BYTES = 1 << 12
-
-_BUILTIN_ERRORS = [
-    kind for kind in vars(builtins).values() if isinstance(kind, type) and issubclass(kind, BaseException)
-]
-
 
 # Stores that pickle without their contents, or with a full copy: writes to the copy would be lost.
 _IN_MEMORY = {"MemoryFileSystem": "fsspec", "MemoryStore": "zarr", "ManagedMemoryStore": "zarr"}
@@ -356,9 +348,9 @@ def _reduce_subclass(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
     kind = type(array)
     # Attributes of a memory map are valid only in its process.
     own = {} if issubclass(kind, np.memmap) else attribute(array, "__dict__", {})
-    slots = _filled_slots(array)
+    slots = filled_slots(array)
     state = (own, slots) if own or slots else None
-    return _build_subclass, (kind, array.view(np.ndarray)), state, None, None, _set_state
+    return _build_subclass, (kind, array.view(np.ndarray)), state, None, None, set_state
 
 
 def _build_subclass(kind: type[np.ndarray[Any, Any]], array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -369,7 +361,32 @@ def _build_subclass(kind: type[np.ndarray[Any, Any]], array: np.ndarray[Any, Any
     return np.ndarray.__new__(kind, array.shape, array.dtype, memory, 0, array.strides)
 
 
-def _set_state(value: Any, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
+UNSET = object()
+#: Members that an exception's chain contains, or that groups have by their arguments.
+_OF_ALL_ERRORS = frozenset({"__suppress_context__", "exceptions", "message"})
+
+
+def members_of(kind: type) -> Iterator[tuple[str, bool]]:
+    """Yield names of slots, and of members of Python's own classes, such as an errno, and whether it is a slot."""
+    for base in kind.__mro__:
+        for name, member in vars(base).items():
+            # The object that lacks an attribute may be a large array, and Python's own pickles omit it.
+            is_told = name not in _OF_ALL_ERRORS and (name, base) != ("obj", AttributeError)
+            if type(member) is MemberDescriptorType and is_told:
+                yield name, "__slots__" in vars(base)
+
+
+def filled_slots(value: Any) -> dict[str, Any]:
+    """Return an object's values in members of its classes; in members of Python's own classes None means unset."""
+    found = {}
+    for name, is_slot in members_of(type(value)):
+        item = attribute(value, name, UNSET)
+        if item is not UNSET and (is_slot or item is not None):
+            found[name] = item
+    return found
+
+
+def set_state(value: Any, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
     """Set an object's dictionary and slots, bypassing the `__setattr__` of its class."""
     own, slots = state
     if own:
@@ -427,222 +444,3 @@ def frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     alias = array.view() if array.flags.forc else array.copy(order="K")
     alias.flags.writeable = False
     return alias
-
-
-class FailureRecord:
-    """An exception on its way from a worker to the user, with its traceback and chain.
-
-    Attributes
-    ----------
-    payload : bytes
-        Pickle of the exception.
-    summary : str
-        Type and message, in case the pickle cannot be loaded.
-    """
-
-    __slots__ = ("payload", "summary")
-
-    def __init__(self, payload: bytes, summary: str) -> None:
-        self.payload = payload
-        self.summary = summary
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return FailureRecord, (self.payload, self.summary)
-
-
-def pack_error(error: BaseException) -> FailureRecord:
-    """Pack any exception for a message."""
-    summary = f"{type(error).__name__}: {_text_of(error)}"
-    tblib.pickling_support.install(error)
-    tracebacks.install()
-    for kind in (type(error), *_BUILTIN_ERRORS):
-        if type(kind.__init__) is WrapperDescriptorType and kind.__reduce__ is BaseException.__reduce__:
-            copyreg.pickle(kind, _reduce_as_called)
-    for kind in _kinds_behind(error):
-        # Constructors written in C fill the members of their classes, except names, which are no arguments.
-        is_filled = type(kind.__init__) is WrapperDescriptorType and not issubclass(
-            kind, (AttributeError, NameError)
-        )
-        if any(is_slot or not is_filled for _, is_slot in _members_of(kind)):
-            copyreg.pickle(kind, _reduce_with_slots)
-    packed = _packed(error, {})
-    return FailureRecord(dumps(RuntimeError(summary) if packed is None else packed), summary)
-
-
-def unpack_error(record: FailureRecord) -> BaseException:
-    """Return the exception with its traceback, ready to be raised."""
-    try:
-        error = loads(record.payload)
-    except Exception:
-        error = RuntimeError(record.summary)
-    return error if isinstance(error, BaseException) else RuntimeError(record.summary)
-
-
-def _reduce_as_called(error: BaseException) -> tuple[Any, ...]:
-    """Reduce an exception to a call of its class.
-
-    tblib calls only the commonest constructors written in C, and loses what others keep outside of `args`: the
-    text of a UnicodeDecodeError, the code of a SystemExit.
-    """
-    kind, arguments, *state = tuple(error.__reduce__())
-    chain = (error.__cause__, error.__traceback__, error.__context__, error.__suppress_context__)
-    notes = getattr(error, "__notes__", None)
-    return tblib.pickling_support.unpickle_exception, (kind, arguments, *chain, notes), *state
-
-
-def _kinds_behind(error: BaseException) -> set[type[BaseException]]:
-    """Return the types of an exception, its causes, contexts and group members."""
-    found: dict[int, BaseException] = {}
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        each = waiting.pop()
-        if each is not None and id(each) not in found:
-            found[id(each)] = each
-            waiting += [each.__cause__, each.__context__]
-            waiting += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
-    return set(map(type, found.values()))
-
-
-_UNSET = object()
-
-
-def _unset(value: Any) -> Any:
-    return _UNSET
-
-
-#: Members that an exception's chain contains, or that groups have by their arguments.
-_OF_ALL_ERRORS = frozenset({"__suppress_context__", "exceptions", "message"})
-
-
-def _members_of(kind: type) -> Iterator[tuple[str, bool]]:
-    """Yield names of slots, and of members of Python's own classes, such as an errno, and whether it is a slot."""
-    for base in kind.__mro__:
-        for name, member in vars(base).items():
-            # The object that lacks an attribute may be a large array, and Python's own pickles omit it.
-            is_told = name not in _OF_ALL_ERRORS and (name, base) != ("obj", AttributeError)
-            if type(member) is MemberDescriptorType and is_told:
-                yield name, "__slots__" in vars(base)
-
-
-def _filled_slots(value: Any) -> dict[str, Any]:
-    """Return an object's values in members of its classes; in members of Python's own classes None means unset."""
-    found = {}
-    for name, is_slot in _members_of(type(value)):
-        item = attribute(value, name, _UNSET)
-        if item is not _UNSET and (is_slot or item is not None):
-            found[name] = item
-    return found
-
-
-def _reduce_with_slots(error: BaseException) -> tuple[Any, ...]:
-    """Reduce an exception as tblib does, with its slots, which tblib omits; NumPy's `AxisError` needs them."""
-    function, arguments, *state = tblib.pickling_support.pickle_exception(error)
-    return _with_slots, (function, arguments, _filled_slots(error)), *state
-
-
-def _with_slots(function: Callable[..., Any], arguments: tuple[Any, ...], slots: dict[str, Any]) -> BaseException:
-    error: BaseException = function(*arguments)
-    _set_state(error, ({}, slots))
-    return error
-
-
-class _Whole:
-    """Pickles as the exception with its traceback, by the exception's own reduction."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _with_traceback, (self.error, self.error.__traceback__)
-
-
-class _Rebuilt:
-    """Pickles as a call that rebuilds an exception, without its own `__init__` and `__new__`."""
-
-    def __init__(
-        self,
-        error: BaseException,
-        kind: type[BaseException],
-        arguments: tuple[Any, ...],
-        state: tuple[dict[str, Any], dict[str, Any]],
-        packed: dict[int, Any],
-    ) -> None:
-        behind = [each and _packed(each, packed) for each in (error.__cause__, error.__context__)]
-        chain = error.__traceback__, *behind, error.__suppress_context__
-        self._call = kind, arguments, state, *chain
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, self._call
-
-
-def _packed(error: BaseException, packed: dict[int, Any]) -> Any:
-    """Return a picklable stand-in for an exception, None without one or within a cycle.
-
-    `packed` has the stand-ins of other exceptions by id: each is packed once.
-    """
-    if id(error) not in packed:
-        packed[id(error)] = None
-        packed[id(error)] = next(filter(_can_pickle, _candidates(error, packed)), None)
-    return packed[id(error)]
-
-
-def _candidates(error: BaseException, packed: dict[int, Any]) -> Iterator[Any]:
-    """Yield stand-ins for an exception, the most faithful first."""
-    # Many exceptions pickle but do not unpickle: their constructors need other arguments.
-    yield _Whole(error)
-
-    def travelling(value: Any, otherwise: Callable[[Any], Any]) -> Any:
-        if _can_pickle(value):
-            return value
-        known = _packed(value, packed) if issubclass(type(value), BaseException) else None
-        return otherwise(value) if known is None else known
-
-    def in_words(value: Any) -> Any:
-        if type(value) in (list, tuple) and not _can_pickle(value):
-            return type(value)(map(in_words, value))
-        return travelling(value, repr)
-
-    own, slots = (
-        {name: found for name, value in state.items() if (found := travelling(value, _unset)) is not _UNSET}
-        for state in (vars(error), _filled_slots(error))
-    )
-    yield _Rebuilt(error, type(error), tuple(map(in_words, error.args)), (own, slots), packed)
-    text = f"{type(error).__name__}: {_text_of(error)}"
-    yield _Rebuilt(error, RuntimeError, (text,), ({}, {}), packed)
-
-
-def _with_traceback(error: BaseException, traceback: Any) -> BaseException:
-    return error.with_traceback(traceback)
-
-
-def _rebuild(
-    kind: type[BaseException],
-    arguments: tuple[Any, ...],
-    state: tuple[dict[str, Any], dict[str, Any]],
-    traceback: Any,
-    cause: BaseException | None,
-    context: BaseException | None,
-    suppress_context: bool,
-) -> BaseException:
-    # The class's own __new__ may need the original arguments, which are unknown.
-    base = next(base for base in kind.__mro__ if type(vars(base).get("__new__")) is BuiltinFunctionType)
-    error: BaseException = base.__new__(kind, *arguments)
-    _set_state(error, state)
-    chain = {"__cause__": cause, "__context__": context, "__suppress_context__": suppress_context}
-    _set_state(error, ({}, {"args": arguments, **chain}))
-    return error.with_traceback(traceback)
-
-
-def _can_pickle(value: Any) -> bool:
-    try:
-        loads(dumps(value))
-    except BaseException:
-        return False
-    return True
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:
-        return "<its message cannot be printed>"

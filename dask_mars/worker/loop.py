@@ -55,8 +55,9 @@ from dask_mars.protocol.control import (
     recall_attempts,
     to_stop,
 )
+from dask_mars.protocol.failures import pack_error
 from dask_mars.protocol.object_ref import Block, ObjectRef, blocks_of, is_spilled, is_stored
-from dask_mars.protocol.pickling import dumps, loads, pack_error
+from dask_mars.protocol.pickling import dumps, loads
 from dask_mars.store.arena import Bytes
 from dask_mars.store.codec import lz4_codec
 from dask_mars.store.spill_files import SpillFiles

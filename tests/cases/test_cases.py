@@ -1,4 +1,4 @@
-"""Scripts that must do under dask_mars what they do under Dask's threads, in the first run and the second."""
+"""Scripts that must do under dask_mars what they do under Dask's threads, in each run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NEEDED = {"files_case.py": "h5py", "surroundings_case.py": "zarr"}
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("start", ["threads", "processes"])
+@pytest.mark.parametrize("start", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_both_runs_give_what_threads_give(script: str, start: str, scripts: Any, tmp_path: Path) -> None:
     if script in NEEDED:

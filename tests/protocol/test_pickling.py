@@ -26,16 +26,14 @@ import pytest
 from dask.utils import SerializableLock
 
 from dask_mars import errors
+from dask_mars.protocol.failures import FailureRecord, pack_error, unpack_error
 from dask_mars.protocol.locks import InterprocessLock, interprocess
 from dask_mars.protocol.pickling import (
-    FailureRecord,
     dumps,
     frozen,
     loads,
     may_open_files,
-    pack_error,
     plain_bytes,
-    unpack_error,
 )
 from dask_mars.store.arena import create
 

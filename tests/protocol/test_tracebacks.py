@@ -15,7 +15,7 @@ import pytest
 
 from dask_mars import config
 from dask_mars.protocol import tracebacks
-from dask_mars.protocol.pickling import pack_error, unpack_error
+from dask_mars.protocol.failures import pack_error, unpack_error
 
 
 @pytest.fixture(autouse=True)

@@ -35,7 +35,7 @@ from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes
 from dask_mars.observe.counts import ChunkCounts
 from dask_mars.optimize.client_only import stores_chunk
 from dask_mars.process_role import die_with_parent
-from dask_mars.protocol.pickling import pack_error
+from dask_mars.protocol.failures import pack_error
 from dask_mars.web.monitor import Json
 from dask_mars.web.runtime_monitor import RuntimeMonitor
 from dask_mars.web.service import results
