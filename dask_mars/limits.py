@@ -50,17 +50,11 @@ def memory_available(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
 
 
 class AddressSpace(NamedTuple):
-    """The addresses of a process.
+    """The addresses of a process."""
 
-    Attributes
-    ----------
-    free_bytes : int
-        Bytes that it, and a worker process that it starts, may still map.
-    limit_bytes : int or None
-        The limit of processes (``ulimit -v``), None if there is none.
-    """
-
+    #: Bytes that it, and a worker process that it starts, may still map.
     free_bytes: int
+    #: The limit of processes (``ulimit -v``), None if there is none.
     limit_bytes: int | None
 
 

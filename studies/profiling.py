@@ -37,7 +37,7 @@ ATTEMPTS = 50
 CLIENT_PARTS = (
     ("dask_mars.client.backend", "GraphBackend", "compute", "client", "the rest of the call"),
     ("dask_mars.client.backend", "", "prepare", "client", "preparing the graph"),
-    ("dask_mars.client.computation", "Computation", "results", "client", "taking the results"),
+    ("dask_mars.client.computation", "GraphComputation", "results", "client", "taking the results"),
     ("dask_mars.engine.loop", "EngineLoop", "run_once", "engine", "the rest"),
     ("dask_mars.scheduler.machine", "Machine", "handle", "engine", "state machine"),
     ("dask_mars.engine.sender", "Sender", "send", "engine", "sending"),

@@ -33,36 +33,24 @@ LEAST_BLOCK, MOST_BLOCK = 1 << 10, 1 << 12
 
 
 class Chain(NamedTuple):
-    """The computation, in slots as `EvaluationPlan` numbers them.
+    """The computation, in slots as `EvaluationPlan` numbers them."""
 
-    Attributes
-    ----------
-    shape : tuple of int
-        Shape of every step's result.
-    transposed : bool
-        Whether the arrays are in Fortran order.
-    types, shapes : mapping
-        Type and shape of each slot.
-    steps : mapping
-        By slot, in order: the function, and the slots of its arguments.
-    written : list of int
-        Slots whose results are returned.
-    reductions : list of Reduced
-        Reductions at the ends.
-    values : tuple
-        The inputs; only exponents are read.
-    made : collection of int
-        Inputs that a source makes block by block.
-    """
-
+    #: Shape of every step's result.
     shape: tuple[int, ...]
+    #: Whether the arrays are in Fortran order.
     transposed: bool
+    #: Type and shape of each slot.
     types: Mapping[int, Any]
     shapes: Mapping[int, tuple[int, ...]]
+    #: By slot, in order: the function, and the slots of its arguments.
     steps: Mapping[int, tuple[Bound, tuple[int, ...]]]
+    #: Slots whose results are returned.
     written: Sequence[int]
+    #: Reductions at the ends.
     reductions: Sequence[Reduced]
+    #: The inputs; only exponents are read.
     values: tuple[Any, ...]
+    #: Inputs that a source makes block by block.
     made: Collection[int] = ()
 
 

@@ -55,22 +55,6 @@ class Subtask:
     outputs: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """Limits of one subtask.
-
-    Attributes
-    ----------
-    seconds : float
-        Estimated total time of its chunks.
-    bytes : float
-        Total size of their results.
-    """
-
-    seconds: float
-    bytes: float
-
-
 def place(
     plan: GraphPlan,
     initial: Mapping[int, int],
@@ -182,28 +166,22 @@ def cut(
     task: int = 0,
     sizes: Sequence[int] | None = None,
     seconds: Sequence[float] | None = None,
-    limit: Capacity | None = None,
     kinds: Mapping[int, int] | None = None,
 ) -> list[Subtask]:
     """Cut a graph into subtasks without cycles between them."""
     sizes = estimate_bytes(plan) if sizes is None else sizes
     seconds = estimate_seconds(plan, sizes) if seconds is None else seconds
-    capacity = _capacity(placed, seconds, slots, limit)
-    regions = _Regions(plan, placed, sizes, seconds, capacity, kinds or {})
+    regions = _Regions(plan, placed, seconds, _capacity_s(placed, seconds, slots), kinds or {})
     regions.grow()
     return _make_subtasks(plan, regions.bundle(), placed, regions.levels, task)
 
 
-def _capacity(
-    placed: Sequence[int], seconds: Sequence[float], slots: Mapping[int, int], limit: Capacity | None
-) -> Capacity:
+def _capacity_s(placed: Sequence[int], seconds: Sequence[float], slots: Mapping[int, int]) -> float:
+    """Return the most time that the chunks of one subtask may take."""
     total = sum([spent for host, spent in zip(placed, seconds, strict=True) if host >= 0])
     count = SUBTASKS_PER_SLOT * max(sum(slots.values()), 1)
     # Slightly more than the share: rounding must not exclude the last of equally large chunks.
-    share = total / count * (1 + 1e-9)
-    if limit is None:
-        return Capacity(share, float("inf"))
-    return Capacity(min(share, limit.seconds), limit.bytes)
+    return total / count * (1 + 1e-9)
 
 
 class _Regions:
@@ -213,21 +191,19 @@ class _Regions:
         self,
         plan: GraphPlan,
         placed: Sequence[int],
-        sizes: Sequence[int],
         seconds: Sequence[float],
-        capacity: Capacity,
+        capacity_s: float,
         kinds: Mapping[int, int],
     ) -> None:
         self._inputs = plan.inputs
         self._placed = placed
         self._kinds = kinds
-        self._capacity = capacity
+        self._capacity_s = capacity_s
         #: Parent of each chunk on the path to its region's representative.
         self._parents = list(range(len(plan.inputs)))
         #: Contents of regions, by representative.
         self._counts = [1] * len(plan.inputs)
         self._seconds = list(seconds)
-        self._bytes: list[float] = list(sizes)
         self.levels = [0] * len(plan.inputs)
 
     def grow(self) -> None:
@@ -269,12 +245,7 @@ class _Regions:
         # The user's process is a single one: its work is not divided.
         if host == CLIENT:
             return True
-        capacity = self._capacity
-        seconds, size = self._seconds[chunk], self._bytes[chunk]
-        for region in regions:
-            seconds += self._seconds[region]
-            size += self._bytes[region]
-        return seconds <= capacity.seconds and size <= capacity.bytes
+        return self._seconds[chunk] + sum([self._seconds[region] for region in regions]) <= self._capacity_s
 
     def _join(self, regions: Collection[int]) -> None:
         # Smaller regions join the largest, which keeps paths short.
@@ -284,13 +255,12 @@ class _Regions:
                 self._parents[region] = largest
                 self._counts[largest] += self._counts[region]
                 self._seconds[largest] += self._seconds[region]
-                self._bytes[largest] += self._bytes[region]
 
     def bundle(self) -> list[list[int]]:
         """Return the chunks of each subtask: small regions of a host, level and kind together, in order."""
-        placed, levels, capacity = self._placed, self.levels, self._capacity
-        #: Contents and number of the newest subtask, by host, level and kind.
-        open_ones: dict[tuple[int, int, int], tuple[float, float, int]] = {}
+        placed, levels = self._placed, self.levels
+        #: Time and number of the newest subtask, by host, level and kind.
+        open_ones: dict[tuple[int, int, int], tuple[float, int]] = {}
         number_of: dict[int, int] = {}
         bundles: list[list[int]] = []
         for chunk, host in enumerate(placed):
@@ -300,17 +270,14 @@ class _Regions:
             number = number_of.get(region)
             if number is None:
                 kind = host, levels[chunk], self._kinds.get(chunk, 0)
-                seconds, size = self._seconds[region], self._bytes[region]
+                seconds = self._seconds[region]
                 newest = open_ones.get(kind)
-                if newest is not None:
-                    seconds, size = seconds + newest[0], size + newest[1]
-                    if host == CLIENT or (seconds <= capacity.seconds and size <= capacity.bytes):
-                        number = newest[2]
-                if number is None:
+                if newest is not None and (host == CLIENT or seconds + newest[0] <= self._capacity_s):
+                    seconds, number = seconds + newest[0], newest[1]
+                else:
                     number = len(bundles)
                     bundles.append([])
-                    seconds, size = self._seconds[region], self._bytes[region]
-                open_ones[kind] = seconds, size, number
+                open_ones[kind] = seconds, number
                 number_of[region] = number
             bundles[number].append(chunk)
         return bundles
@@ -349,7 +316,6 @@ def _make_subtasks(
 __all__ = [
     "BYTES_PER_S",
     "NO_HOST",
-    "Capacity",
     "Subtask",
     "cut",
     "estimate_bytes",
