@@ -112,7 +112,9 @@ class Inspection:
     def _explain(self) -> str:
         machine, registry = self._machine, self._registry
         waiting = {number: reservation.key for number, reservation in registry.reservations.items()}
-        return explain(machine, registry.runs, self._labels(), self._steps(), waiting, len(registry.persisted))
+        return explain(
+            machine, registry.runs, self._labels(), self._steps(), waiting, len(registry.objects.persisted)
+        )
 
     def _explain_chunk(self, number: int, chunk: int) -> str:
         run = self._registry.runs[number]
@@ -125,7 +127,7 @@ class Inspection:
         machine, registry = self._machine, self._registry
         return {
             "graphs": [{"graph": number, "chunks": machine.counts(number)} for number in registry.runs],
-            "persisted": len(registry.persisted),
+            "persisted": len(registry.objects.persisted),
             "reservations": [
                 {"key": waits.key, "bytes": waits.size_bytes, "granted": waits.answer is None}
                 for waits in registry.reservations.values()

@@ -68,7 +68,7 @@ class EngineView:
         self.number = next(self._numbers)
         self.runs = registry.runs
         self.labels = {CLIENT: worker_label(CLIENT)}
-        self._key_of = registry.key_of
+        self._key_of = registry.objects.key_of
         self._workers = registry.workers
         self._blocks, self._spill_writer = registry.blocks, registry.spill_writer
         self._memory = memory

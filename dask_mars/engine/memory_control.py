@@ -149,7 +149,7 @@ class MemoryControl:
         )
         wanted = machine.memory.awaited_bytes + asked_bytes
         is_eager = self.watch.used_bytes + wanted > _PRESSURE * self._settings.memory_limit
-        self._registry.is_short = is_eager
+        self._registry.objects.is_short = is_eager
         for number in workers:
             self._control.set_eager(number, is_eager)
         now_s = time.monotonic()

@@ -59,8 +59,9 @@ from dask_mars.protocol.object_ref import Block, ObjectRef, blocks_of, is_spille
 from dask_mars.protocol.pickling import dumps, loads, pack_error
 from dask_mars.store.arena import Bytes
 from dask_mars.store.codec import lz4_codec
+from dask_mars.store.reader import still_used
 from dask_mars.store.spill_files import SpillFiles
-from dask_mars.store.store import Store, still_used
+from dask_mars.store.store import Store
 from dask_mars.worker import forked
 from dask_mars.worker.grouped_sums import grouped_sums
 from dask_mars.worker.interrupts import SIGNAL, is_in_task, may_interrupt

@@ -13,7 +13,7 @@ from dask_mars.protocol import channel
 from dask_mars.protocol.messages import Finished, Reason, Retained, Returned, ToEngine, Unretained, as_plain
 from dask_mars.protocol.object_ref import Block
 from dask_mars.store.arena import Bytes
-from dask_mars.store.store import still_used
+from dask_mars.store.reader import still_used
 
 
 class Outbox:

@@ -37,8 +37,9 @@ from dask_mars.protocol.object_ref import (
 from dask_mars.protocol.pickling import dumps
 from dask_mars.store.arena import Arena, create
 from dask_mars.store.in_place_sealing import make_heap
+from dask_mars.store.reader import still_used
 from dask_mars.store.spill_files import SpillFiles
-from dask_mars.store.store import Store, still_used
+from dask_mars.store.store import Store
 
 pd = pytest.importorskip("pandas")
 pa = pytest.importorskip("pyarrow")
