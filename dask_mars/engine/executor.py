@@ -51,15 +51,7 @@ logger = logging.getLogger(__name__)
 
 
 class Executor:
-    """Executes instructions, each by the function of its type.
-
-    Parameters
-    ----------
-    registry, workforce, memory, cancellation, view, commands
-        Parts of the engine.
-    post : callable
-        Feeds an event to the state machine.
-    """
+    """Executes instructions, each by the function of its type."""
 
     def __init__(
         self,

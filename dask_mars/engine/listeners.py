@@ -40,13 +40,6 @@ ListenerEvent = Event | FinishGraph | FailGraph | ForgetGraph | ProcessesMeasure
 class EngineView:
     """A listener's view of an engine. Outside the engine's thread, figures may be a moment old.
 
-    Parameters
-    ----------
-    registry, memory
-        Parts of the engine.
-    is_agent : bool
-        Whether the engine computes subtasks of a cluster.
-
     Attributes
     ----------
     number : int

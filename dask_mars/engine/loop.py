@@ -55,15 +55,6 @@ _LIVENESS_S = 2.0
 class EngineLoop:
     """The parts of an engine, which only its thread runs.
 
-    Parameters
-    ----------
-    settings : Settings
-        Number of workers, memory, policy.
-    commands : Commands
-        Commands of other threads.
-    is_agent : bool
-        Whether the engine computes subtasks of a cluster.
-
     Attributes
     ----------
     machine, registry, workforce, memory, inspection, startup, view

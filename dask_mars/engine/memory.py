@@ -224,19 +224,6 @@ def decide(
 class MemoryWatch:
     """Measures the processes of an engine.
 
-    Parameters
-    ----------
-    limit_bytes : int
-        Memory limit of all processes and shared memory.
-    num_workers : int
-        Number of worker processes.
-    client_pid : int
-        The user's process.
-    arenas : collection of int
-        Descriptors of shared memory.
-    proc : Path, optional
-        Mount point of the proc file system.
-
     Attributes
     ----------
     workers : dict
@@ -294,19 +281,7 @@ class MemoryWatch:
         asked_bytes: Callable[[int], int] = lambda number: 0,
         with_libraries: bool = True,
     ) -> None:
-        """Measure the memory of processes.
-
-        Parameters
-        ----------
-        pids : iterable of int
-            All worker processes, including those that are not up yet.
-        running : callable
-            Returns graph and chunk that a worker runs.
-        asked_bytes : callable, optional
-            Returns the private memory that a worker has requested for its chunk.
-        with_libraries : bool, optional
-            Whether to measure programs and libraries, too, which change little.
-        """
+        """Measure the memory of processes."""
         # Processor time: waiting for a processor must not lengthen the interval.
         began_s = time.thread_time()
         proc = self._proc

@@ -33,13 +33,6 @@ _RENEWAL_S, _RENEWAL_LOOK_S = 0.05, 0.005
 class MemoryControl:
     """Carries out what measurements and requests call for.
 
-    Parameters
-    ----------
-    machine, registry, watch, workforce, inspection, view
-        Parts of the engine.
-    post : callable
-        Feeds an event to the state machine.
-
     Attributes
     ----------
     limits : Limits

@@ -44,18 +44,6 @@ class PersistedEntry:
 class ObjectTable:
     """The objects of an engine. Only the engine's thread changes it.
 
-    Parameters
-    ----------
-    store : Store
-        The engine's view of the shared store.
-    runs, workers : mapping
-        The computations and the workers by number.
-    remove_file : callable
-        Removes a spill file that nothing refers to any more.
-    large_bytes : int
-        Size from which pages of spilled blocks always go back to the system: another worker or private memory may
-        need the room. Smaller blocks stay with the worker, as fresh pages cost more than computing on them.
-
     Attributes
     ----------
     blocks : ReferenceCounts
@@ -79,6 +67,8 @@ class ObjectTable:
     ) -> None:
         self._store = store
         self._runs, self._workers = runs, workers
+        #: Size from which pages of spilled blocks always go back to the system: others may need the room. Smaller
+        #: blocks stay with the worker, as fresh pages cost more than computing on them.
         self._large_bytes = large_bytes
         self.blocks = ReferenceCounts(self._release_block, remove_file)
         self.persisted: dict[ObjectId, PersistedEntry] = {}

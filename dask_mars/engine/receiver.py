@@ -32,17 +32,7 @@ class ProtocolError(Exception):
 
 
 class Receiver:
-    """Takes the messages of workers.
-
-    Parameters
-    ----------
-    registry : Registry
-        The engine's records.
-    holds : callable
-        Takes a worker, a graph and chunks; returns whether the worker has the chunks in hand.
-    post : callable
-        Feeds an event to the state machine.
-    """
+    """Takes the messages of workers."""
 
     def __init__(
         self,

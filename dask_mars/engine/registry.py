@@ -42,13 +42,6 @@ class ReservationRecord:
 class Registry:
     """State that an engine's parts share. Only its thread changes it.
 
-    Parameters
-    ----------
-    settings : Settings
-        The engine's settings.
-    resources : Resources
-        Arenas and control page.
-
     Attributes
     ----------
     settings, resources

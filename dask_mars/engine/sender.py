@@ -47,15 +47,7 @@ class Unsent(NamedTuple):
 
 
 class Sender:
-    """Sends chunks to workers.
-
-    Parameters
-    ----------
-    store : Store
-        The client's view of the shared store.
-    blocks : ReferenceCounts
-        The references to its blocks.
-    """
+    """Sends chunks to workers."""
 
     def __init__(self, store: Store, blocks: ReferenceCounts) -> None:
         self._store = store

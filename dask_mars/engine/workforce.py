@@ -39,17 +39,6 @@ _EXIT_S = 5.0
 class Workforce:
     """Starts, reads, replaces and ends workers.
 
-    Parameters
-    ----------
-    machine, registry, watch, startup, inspection, view
-        Parts of the engine.
-    selector : selectors.BaseSelector
-        Waits for the workers' sockets and ends.
-    wake_writer : int
-        Descriptor by which workers wake the engine.
-    post : callable
-        Feeds an event to the state machine.
-
     Attributes
     ----------
     ending : EndingWorkers

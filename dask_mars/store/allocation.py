@@ -18,21 +18,7 @@ if TYPE_CHECKING:
 
 
 class StoreAllocator(StoreReader):
-    """Allocates and frees blocks of the own arena.
-
-    Parameters
-    ----------
-    arenas : list of Arena
-        All arenas of the engine, by number.
-    own : int
-        Number of this process's arena.
-    live : iterable of (int, int)
-        Blocks of the own arena in use, left by a dead process.
-    heap : Heap, optional
-        Allocates blocks of the own arena also for arrays, and knows `live`.
-    quota : Quota, optional
-        Quota of this process's memory growth while an operand runs.
-    """
+    """Allocates and frees blocks of the own arena."""
 
     def __init__(
         self,
@@ -128,15 +114,7 @@ class StoreAllocator(StoreReader):
             arena.give_back(offset, size)
 
     def trim_arena(self, number: int, live: Iterable[tuple[int, int]]) -> None:
-        """Return the free pages of an arena that no process allocates from to the system.
-
-        Parameters
-        ----------
-        number : int
-            Number of the arena.
-        live : iterable of (int, int)
-            Offset and size in bytes of its blocks in use.
-        """
+        """Return the free pages of an arena that no process allocates from to the system."""
         arena = self.arenas[number]
         for offset, size_bytes in Allocator(arena.capacity_bytes, live).free_ranges():
             arena.give_back(offset, size_bytes)

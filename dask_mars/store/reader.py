@@ -33,13 +33,7 @@ from dask_mars.store.spill_files import SpillFiles
 
 
 class StoreReader:
-    """Reads the values in arenas, and writes them to files.
-
-    Parameters
-    ----------
-    arenas : list of Arena
-        All arenas of the engine, by number.
-    """
+    """Reads the values in arenas, and writes them to files."""
 
     def __init__(self, arenas: list[Arena]) -> None:
         self.arenas = arenas
@@ -81,15 +75,7 @@ class StoreReader:
         return bases
 
     def load_pickle(self, ref: ObjectRef, owners: list[tuple[Block, Bytes]]) -> tuple[Any, list[memoryview]]:
-        """Return an object's pickle in arenas, and its buffers, without copying them.
-
-        Parameters
-        ----------
-        ref : ObjectRef
-            A reference of kind `OBJECT`.
-        owners : list
-            As for `load`.
-        """
+        """Return an object's pickle in arenas, and its buffers, without copying them."""
         return pickle_of(ref, self._bases(ref, owners))
 
     def load_copy(self, ref: ObjectRef) -> Any:
@@ -119,27 +105,7 @@ class StoreReader:
         return loads(header, buffers=copies)
 
     def spill(self, ref: ObjectRef, name: str, files: SpillFiles) -> ObjectRef:
-        """Write a value to a file.
-
-        Parameters
-        ----------
-        ref : ObjectRef
-            Reference to a value in arenas.
-        name : str
-            Name of the file.
-        files : SpillFiles
-            The directory for it.
-
-        Returns
-        -------
-        ObjectRef
-            Reference to the value on disk.
-
-        Raises
-        ------
-        SpillError
-            The disk is full or fails.
-        """
+        """Write a value to a file."""
         if ref[0] in ARRAYS:
             views, there = self._needed_of_array(ref)
             if ref[0] == MAP_OUTPUT:

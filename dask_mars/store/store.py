@@ -117,11 +117,6 @@ class Store(StoreAllocator):
             Leave arrays built in the own arena in place. The caller drops its references to the value and then
             calls `finish`.
 
-        Returns
-        -------
-        The reference; its second item has the blocks of a value in arenas.
-            Where it is. Allocations that it refers to are its second item, if it is in an arena.
-
         Raises
         ------
         StoreFull
@@ -149,15 +144,6 @@ class Store(StoreAllocator):
     def seal_on_disk(self, value: Any, inputs: Collection[Block], name: str, files: SpillFiles) -> ObjectRef:
         """Write a value without room in the own arena to a file that every process can read.
 
-        Parameters
-        ----------
-        value, inputs
-            As for `seal`.
-        name : str
-            Name of the file.
-        files : SpillFiles
-            The directory for it.
-
         Raises
         ------
         SpillError
@@ -183,13 +169,6 @@ class Store(StoreAllocator):
         """Return the final reference to a value that was sealed with `in_place`, after the caller has dropped it.
 
         Arrays that something still refers to, and could write to, are copied.
-
-        Parameters
-        ----------
-        ref : ObjectRef
-            The result of `seal`.
-        inputs : iterable of Block
-            As for `seal`.
 
         Raises
         ------
@@ -417,16 +396,6 @@ class Store(StoreAllocator):
 
     def restore(self, ref: ObjectRef) -> ObjectRef:
         """Read a value from a file into the own arena.
-
-        Parameters
-        ----------
-        ref : ObjectRef
-            Reference to a value on disk.
-
-        Returns
-        -------
-        ObjectRef
-            Reference to the value in the arena, still private to the caller.
 
         Raises
         ------

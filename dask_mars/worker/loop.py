@@ -117,21 +117,7 @@ class _ReturnChunk(BaseException):
 
 
 class WorkerProcess:
-    """The loop of one worker process.
-
-    Parameters
-    ----------
-    connection : socket.socket
-        Socket to the engine.
-    store : Store
-        This process's view of the shared store.
-    part : memoryview
-        This worker's part of the control page.
-    idle_trim_s : float
-        Idle time after which unused memory goes back to the system, in seconds.
-    overflow : callable, optional
-        Returns the files for results for which memory has no room, or None; by default such results fail.
-    """
+    """The loop of one worker process."""
 
     def __init__(
         self,

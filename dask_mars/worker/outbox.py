@@ -19,11 +19,6 @@ from dask_mars.store.reader import still_used
 class Outbox:
     """Sends messages, and collects results into batches while no reader is likely to wait.
 
-    Parameters
-    ----------
-    connection : socket.socket
-        Socket to the engine.
-
     Attributes
     ----------
     outgoing : list of ToEngine
@@ -132,18 +127,7 @@ class Outbox:
 
 
 class OutputStream:
-    """A text stream whose lines go to the user's process.
-
-    Parameters
-    ----------
-    send : callable
-        Takes a name and a text.
-    name : str
-        The stream's name.
-    original : text stream
-        The stream that it replaces, and that provides its other attributes, such as the descriptor and the binary
-        buffer.
-    """
+    """A text stream whose lines go to the user's process."""
 
     encoding = "utf-8"
     errors = "replace"
