@@ -362,8 +362,8 @@ def _left_in_engine(runtime: Runtime | SharedAgent) -> dict[str, Any]:
         "runs": list(engine._runs),
         "graphs": engine._loop.machine.graphs,
         "objects": dict(engine._loop.machine._objects._objects),
-        "persisted": dict(engine._registry.persisted),
-        "files": dict(engine._registry.files),
+        "persisted": dict(engine._objects.persisted),
+        "files": dict(engine._objects.files),
         "reservations": dict(engine._registry.reservations),
         "commands": list(engine._commands._queue),
     }

@@ -19,8 +19,6 @@ BOUNDS = {"module": 500, "class": 400, "methods": 30, "attributes": 20, "functio
 #: What is larger, each by kind and name, with its size.
 LARGER = {
     ("attributes", "dask_mars/checkpointing/saver.py:ChunkSaver"): 26,
-    ("function", "dask_mars/engine/memory.py:look"): 51,
-    ("function", "dask_mars/engine/sender.py:send"): 53,
     ("module", "dask_mars/errors.py"): 696,
     ("function", "dask_mars/observe/planning/plan.py:plan"): 54,
     ("function", "dask_mars/optimize/blockwise.py:__init__"): 57,
@@ -30,11 +28,8 @@ LARGER = {
     ("class", "dask_mars/scheduler/dispatch.py:Dispatcher"): 402,
     ("module", "dask_mars/scheduler/events.py"): 531,
     ("function", "dask_mars/scheduler/simulate.py:simulate"): 53,
-    ("module", "dask_mars/store/store.py"): 810,
-    ("class", "dask_mars/store/store.py:Store"): 607,
-    ("methods", "dask_mars/store/store.py:Store"): 35,
-    ("module", "dask_mars/worker/loop.py"): 821,
-    ("class", "dask_mars/worker/loop.py:WorkerProcess"): 651,
+    ("module", "dask_mars/worker/loop.py"): 808,
+    ("class", "dask_mars/worker/loop.py:WorkerProcess"): 637,
     ("methods", "dask_mars/worker/loop.py:WorkerProcess"): 38,
     ("attributes", "dask_mars/worker/loop.py:WorkerProcess"): 29,
     ("function", "dask_mars/worker/loop.py:_run"): 61,

@@ -30,7 +30,7 @@ from dask_mars.checkpointing.stores import proof_of
 from dask_mars.errors import BegunBefore, CheckpointInUse, SavedChunkLost
 from dask_mars.graph.chunks import DATA, ChunkGraph
 from dask_mars.protocol.object_ref import SPILLED, SpilledFile
-from dask_mars.store.store import inline_value
+from dask_mars.store.reader import inline_value
 from dask_mars.version import __version__
 
 #: Longest wait for another process that computes the same, in seconds.

@@ -15,19 +15,7 @@ _AGAIN_S = 0.02
 
 
 class Cancellation:
-    """Interrupts tasks, and ends processes that continue all the same.
-
-    Parameters
-    ----------
-    workers : mapping
-        The engine's workers by number.
-    control : ControlPage
-        Page of the workers' notes on what they run.
-    in_hand : callable
-        Returns the (graph, chunk) pairs that a worker has.
-    grace_s : float
-        Grace period of a task, in seconds.
-    """
+    """Interrupts tasks, and ends processes that continue all the same."""
 
     def __init__(
         self,

@@ -89,7 +89,8 @@ class Engine:
             raise
         self.settings, self.store = loop.settings, loop.registry.store
         self.view, self.inspection = loop.view, loop.inspection
-        self._registry, self._runs, self._blocks = loop.registry, loop.registry.runs, loop.registry.blocks
+        self._registry, self._runs = loop.registry, loop.registry.runs
+        self._objects, self._blocks = loop.registry.objects, loop.registry.blocks
         self._thread = threading.Thread(target=loop.run, name="dask-mars-engine", daemon=True)
         self._thread.start()
 
@@ -180,7 +181,7 @@ class Engine:
                 for chunk, key, reference in zip(chunks, keys, weak_refs, strict=True):
                     ref = run.refs[chunk]
                     assert ref is not None
-                    self._registry.persist((run.number, chunk), key, ref, reference)
+                    self._objects.persist((run.number, chunk), key, ref, reference)
                 self._loop.post(ResultsPersisted(run.number, chunks))
 
         self._commands.call_soon(command)
@@ -220,7 +221,7 @@ class Engine:
 
         def command() -> list[Any] | Exception:
             try:
-                refs = self._registry.put(values)
+                refs = self._objects.put(values)
             except Exception as error:
                 return error
             stored = [position for position, ref in enumerate(refs) if is_stored(ref)]
@@ -229,7 +230,7 @@ class Engine:
                 number, stored, keys, [refs[position] for position in stored]
             )
             for position, key, reference in zip(stored, keys, weak_refs, strict=True):
-                self._registry.persist((number, position), key, refs[position], reference)
+                self._objects.persist((number, position), key, refs[position], reference)
             for ref in refs:
                 self._blocks.decref_object(ref)
             if stored:
@@ -246,17 +247,17 @@ class Engine:
     @property
     def has_persisted(self) -> bool:
         """Return whether the engine has persisted objects."""
-        return bool(self._registry.persisted)
+        return bool(self._objects.persisted)
 
     def ref_of(self, graph: int, chunk: int) -> ObjectRef | None:
         """Return an object's current location; None before the engine has run `persist`, and after its end."""
-        return self._registry.ref_of((graph, chunk))
+        return self._objects.ref_of((graph, chunk))
 
     def acquire(self, graph: int, chunk: int) -> ObjectRef:
         """Return the location of an object, persisted or of a running graph, and pin it until `release`."""
 
         def acquired() -> ObjectRef | None:
-            ref = self._registry.ref_of((graph, chunk))
+            ref = self._objects.ref_of((graph, chunk))
             if ref is not None:
                 self._blocks.incref_object(ref)
             return ref

@@ -51,15 +51,7 @@ logger = logging.getLogger(__name__)
 
 
 class Executor:
-    """Executes instructions, each by the function of its type.
-
-    Parameters
-    ----------
-    registry, workforce, memory, cancellation, view, commands
-        Parts of the engine.
-    post : callable
-        Feeds an event to the state machine.
-    """
+    """Executes instructions, each by the function of its type."""
 
     def __init__(
         self,
@@ -71,7 +63,7 @@ class Executor:
         commands: Commands,
         post: Callable[[Event], None],
     ) -> None:
-        self._registry = registry
+        self._registry, self._objects = registry, registry.objects
         self._workforce = workforce
         self._memory = memory
         self._cancellation = cancellation
@@ -109,7 +101,7 @@ class Executor:
                 self._post(ChunksReturned(handle.number, run.number, unsent.unsendable, to_client=True))
 
     def _free(self, instruction: Free) -> None:
-        self._registry.free(self._runs[instruction.graph], instruction.chunks)
+        self._objects.free(self._runs[instruction.graph], instruction.chunks)
 
     def _interrupt(self, instruction: Interrupt) -> None:
         handle = self._workers[instruction.worker]
@@ -130,15 +122,15 @@ class Executor:
         self._workforce.request_recall(instruction.worker)
 
     def _spill(self, instruction: Spill) -> None:
-        registry = self._registry
+        objects = self._objects
         for id in instruction.objects:
-            copied_bytes = registry.copied_bytes(id)
+            copied_bytes = objects.copied_bytes(id)
             if copied_bytes is not None:
                 self._post(ObjectSpilled(id, copied_bytes))
                 continue
-            ref = registry.ref_of(id)
+            ref = objects.ref_of(id)
             assert ref is not None
-            if registry.file_of(id) is not None:
+            if objects.file_of(id) is not None:
                 self._post(ObjectSpilled(id, needed_bytes(ref)))
                 continue
             self._blocks.incref_object(ref)
@@ -155,9 +147,9 @@ class Executor:
                 if self._spill_error is None:
                     logger.warning("chunks stay in memory: %s", outcome)
                     self._spill_error = outcome
-            elif self._registry.ref_of(id) is not None:
+            elif self._objects.ref_of(id) is not None:
                 self._spill_error = None
-                self._registry.add_file(id, outcome)
+                self._objects.add_file(id, outcome)
             else:
                 self._spill_writer.remove(outcome)
             written = not isinstance(outcome, SpillError)
@@ -168,35 +160,27 @@ class Executor:
             self._commands.call_soon(command)
 
     def _use_spilled(self, instruction: UseSpilled) -> None:
-        registry = self._registry
-        if registry.copied_bytes(instruction.object) is not None:
-            registry.drop_copy(instruction.object)
+        objects = self._objects
+        if objects.copied_bytes(instruction.object) is not None:
+            objects.drop_copy(instruction.object)
             return
-        file = registry.file_of(instruction.object)
+        file = objects.file_of(instruction.object)
         assert file is not None
-        registry.is_spilling = True
-        registry.move(instruction.object, file)
-        for graph, chunk in instruction.read_as:
-            if registry.move_chunk(self._runs[graph], chunk, file):
-                registry.forget_refs(graph, [chunk])
-        registry.is_spilling = False
+        objects.move([instruction.object, *instruction.read_as], file)
 
     def _use_restored(self, instruction: UseRestored) -> None:
         graph, chunk = instruction.restored
         ref = self._runs[graph].refs[chunk]
         assert ref is not None
-        self._registry.move(instruction.object, ref)
-        for other, its in instruction.read_as:
-            if self._registry.move_chunk(self._runs[other], its, ref):
-                self._registry.notify_moved(other, {its: ref})
+        self._objects.move([instruction.object, *instruction.read_as], ref)
 
     def _forget_objects(self, instruction: ForgetObjects) -> None:
         for id in instruction.objects:
-            self._registry.forget_persisted(id)
+            self._objects.forget_persisted(id)
 
     def _read_ahead(self, instruction: ReadAhead) -> None:
         for id in instruction.objects:
-            ref = self._registry.file_of(id)
+            ref = self._objects.file_of(id)
             if ref is not None:
                 self._spill_writer.read_ahead(ref)
 

@@ -73,11 +73,6 @@ class EndingWorkers:
     """Workers that are ending: processes may run exit handlers, threads may finish a chunk.
 
     While such a worker lives it may take blocks of its arena, so the engine starts none in its place.
-
-    Parameters
-    ----------
-    grace_s : float
-        Time that processes have before they are killed, in seconds.
     """
 
     def __init__(self, grace_s: float) -> None:

@@ -25,11 +25,6 @@ class Inspection:
 
     Any thread may ask. After `patience_s`, by default never, a question raises `TimeoutError`; after the engine's
     end it raises the reason, such as `EngineStopped`.
-
-    Parameters
-    ----------
-    machine, registry, commands, view
-        Parts of the engine.
     """
 
     def __init__(self, machine: Machine, registry: Registry, commands: Commands, view: EngineView) -> None:
@@ -40,14 +35,7 @@ class Inspection:
         self._view = view
 
     def explain(self, key: Any = None, patience_s: float | None = None) -> str:
-        """Describe what waits for what.
-
-        Parameters
-        ----------
-        key : key, optional
-            Explain why this key is not computed; by default describe the progress of each graph.
-        patience_s : float, optional
-            Maximum seconds to wait for the engine's thread; by default without limit.
+        """Describe the progress of each graph, or why the chunk of a key is not computed.
 
         Raises
         ------
@@ -108,7 +96,9 @@ class Inspection:
     def _explain(self) -> str:
         machine, registry = self._machine, self._registry
         waiting = {number: reservation.key for number, reservation in registry.reservations.items()}
-        return explain(machine, registry.runs, self._labels(), self._steps(), waiting, len(registry.persisted))
+        return explain(
+            machine, registry.runs, self._labels(), self._steps(), waiting, len(registry.objects.persisted)
+        )
 
     def _explain_chunk(self, number: int, chunk: int) -> str:
         run = self._registry.runs[number]
@@ -121,7 +111,7 @@ class Inspection:
         machine, registry = self._machine, self._registry
         return {
             "graphs": [{"graph": number, "chunks": machine.counts(number)} for number in registry.runs],
-            "persisted": len(registry.persisted),
+            "persisted": len(registry.objects.persisted),
             "reservations": [
                 {"key": waits.key, "bytes": waits.size_bytes, "granted": waits.answer is None}
                 for waits in registry.reservations.values()

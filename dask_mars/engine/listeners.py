@@ -40,13 +40,6 @@ ListenerEvent = Event | FinishGraph | FailGraph | ForgetGraph | ProcessesMeasure
 class EngineView:
     """A listener's view of an engine. Outside the engine's thread, figures may be a moment old.
 
-    Parameters
-    ----------
-    registry, memory
-        Parts of the engine.
-    is_agent : bool
-        Whether the engine computes subtasks of a cluster.
-
     Attributes
     ----------
     number : int
@@ -68,7 +61,7 @@ class EngineView:
         self.number = next(self._numbers)
         self.runs = registry.runs
         self.labels = {CLIENT: worker_label(CLIENT)}
-        self._key_of = registry.key_of
+        self._key_of = registry.objects.key_of
         self._workers = registry.workers
         self._blocks, self._spill_writer = registry.blocks, registry.spill_writer
         self._memory = memory

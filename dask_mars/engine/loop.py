@@ -55,15 +55,6 @@ _LIVENESS_S = 2.0
 class EngineLoop:
     """The parts of an engine, which only its thread runs.
 
-    Parameters
-    ----------
-    settings : Settings
-        Number of workers, memory, policy.
-    commands : Commands
-        Commands of other threads.
-    is_agent : bool
-        Whether the engine computes subtasks of a cluster.
-
     Attributes
     ----------
     machine, registry, workforce, memory, inspection, startup, view
@@ -193,7 +184,7 @@ class EngineLoop:
         times = [self._cancellation.next_s(), idle_s, self.memory.next_s(now_s), *self.workforce.next_s(now_s)]
         if registry.runs:
             times += [self.machine.next_due_s(), self.memory.watch.next_s, now_s + _LIVENESS_S]
-        if registry.persisted:
+        if registry.objects.persisted:
             times.append(now_s + (_PERSISTED_IDLE_S if self._idle.is_trim_due(now_s) else _PERSISTED_S))
         next_s = min([due_s for due_s in times if due_s is not None], default=None)
         return None if next_s is None else max(next_s - now_s, 0.0)
@@ -238,7 +229,7 @@ class EngineLoop:
         return instructions
 
     def _release_persisted(self, gone: list[PersistedWeakRef]) -> None:
-        known = self.registry.persisted
+        known = self.registry.objects.persisted
         if released := [id for reference in gone if (id := (reference.graph, reference.chunk)) in known]:
             self.post(ObjectsReleased(released))
 

@@ -118,6 +118,20 @@ class WorkerMemory:
         """Return the bytes that the worker has taken without asking, or before this chunk."""
         return self.private_bytes - self.asked_bytes
 
+    def update(self, private_bytes: int, running: Running, asked_bytes: int) -> None:
+        """Record a measurement, the chunk that the worker runs, and its requests for that chunk."""
+        before_bytes, before_unasked, before = self.private_bytes, self.unasked_bytes, self.running
+        self.private_bytes, self.running = private_bytes, running
+        if running != before:
+            self.begun_bytes, self.noted_bytes = before_bytes, 0
+            # Requests for earlier chunks count as the worker's own memory from now on.
+            before_unasked = before_bytes
+        self.begun_bytes = min(self.begun_bytes, private_bytes)
+        # The worker may not have touched its requested memory yet, and may have kept as much from earlier chunks.
+        self.asked_bytes = min(asked_bytes, private_bytes - self.begun_bytes)
+        # Freed requests may still be resident; this is no growth.
+        self.grown_bytes = min(self.unasked_bytes - before_unasked, private_bytes - before_bytes)
+
 
 class Orders(NamedTuple):
     """Workers to pause, resume and end, by number."""
@@ -210,19 +224,6 @@ def decide(
 class MemoryWatch:
     """Measures the processes of an engine.
 
-    Parameters
-    ----------
-    limit_bytes : int
-        Memory limit of all processes and shared memory.
-    num_workers : int
-        Number of worker processes.
-    client_pid : int
-        The user's process.
-    arenas : collection of int
-        Descriptors of shared memory.
-    proc : Path, optional
-        Mount point of the proc file system.
-
     Attributes
     ----------
     workers : dict
@@ -280,37 +281,14 @@ class MemoryWatch:
         asked_bytes: Callable[[int], int] = lambda number: 0,
         with_libraries: bool = True,
     ) -> None:
-        """Measure the memory of processes.
-
-        Parameters
-        ----------
-        pids : iterable of int
-            All worker processes, including those that are not up yet.
-        running : callable
-            Returns graph and chunk that a worker runs.
-        asked_bytes : callable, optional
-            Returns the private memory that a worker has requested for its chunk.
-        with_libraries : bool, optional
-            Whether to measure programs and libraries, too, which change little.
-        """
+        """Measure the memory of processes."""
         # Processor time: waiting for a processor must not lengthen the interval.
         began_s = time.thread_time()
         proc = self._proc
         known = set()
         for number, worker in self.workers.items():
-            before_bytes, before_unasked, before = worker.private_bytes, worker.unasked_bytes, worker.running
-            worker.private_bytes = estimate_memory([worker.pid], proc=proc)
-            worker.running = running(number)
-            if worker.running != before:
-                worker.begun_bytes, worker.noted_bytes = before_bytes, 0
-                # Requests for earlier chunks count as the worker's own memory from now on.
-                before_unasked = before_bytes
-            worker.begun_bytes = min(worker.begun_bytes, worker.private_bytes)
-            # The worker may not have touched its requested memory yet, and may have kept as much from earlier
-            # chunks.
-            worker.asked_bytes = min(asked_bytes(number), worker.private_bytes - worker.begun_bytes)
-            # Freed requests may still be resident; this is no growth.
-            worker.grown_bytes = min(worker.unasked_bytes - before_unasked, worker.private_bytes - before_bytes)
+            private_bytes = estimate_memory([worker.pid], proc=proc)
+            worker.update(private_bytes, running(number), asked_bytes(number))
             known.add(worker.pid)
         starting = [pid for pid in pids if pid not in known]
         self._starting_bytes = estimate_memory(starting, proc=proc)

@@ -33,13 +33,6 @@ _RENEWAL_S, _RENEWAL_LOOK_S = 0.05, 0.005
 class MemoryControl:
     """Carries out what measurements and requests call for.
 
-    Parameters
-    ----------
-    machine, registry, watch, workforce, inspection, view
-        Parts of the engine.
-    post : callable
-        Feeds an event to the state machine.
-
     Attributes
     ----------
     limits : Limits
@@ -149,7 +142,7 @@ class MemoryControl:
         )
         wanted = machine.memory.awaited_bytes + asked_bytes
         is_eager = self.watch.used_bytes + wanted > _PRESSURE * self._settings.memory_limit
-        self._registry.is_short = is_eager
+        self._registry.objects.is_short = is_eager
         for number in workers:
             self._control.set_eager(number, is_eager)
         now_s = time.monotonic()

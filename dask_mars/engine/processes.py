@@ -49,19 +49,7 @@ def is_launching() -> bool:
 
 
 class ProcessHandle(WorkerHandle):
-    """One worker process. It imports its modules, and then waits for its start message.
-
-    Parameters
-    ----------
-    number : int
-        Its number.
-    control : int
-        Descriptor of the control page, in which it records its progress.
-    descriptors : collection of int
-        Further descriptors to inherit: of arenas and the like, as `Start` names them.
-    modules : collection of str, optional
-        Further modules to import, which its tasks will need.
-    """
+    """One worker process. It imports its modules, and then waits for its start message."""
 
     is_process: ClassVar[bool] = True
 

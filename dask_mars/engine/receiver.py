@@ -32,17 +32,7 @@ class ProtocolError(Exception):
 
 
 class Receiver:
-    """Takes the messages of workers.
-
-    Parameters
-    ----------
-    registry : Registry
-        The engine's records.
-    holds : callable
-        Takes a worker, a graph and chunks; returns whether the worker has the chunks in hand.
-    post : callable
-        Feeds an event to the state machine.
-    """
+    """Takes the messages of workers."""
 
     def __init__(
         self,
@@ -100,7 +90,7 @@ class Receiver:
                     # The worker's arena had no room, though later results of its operand may fit.
                     sizes[chunk] = stored_bytes[chunk] = fresh[chunk] = size_of(ref)
                     on_disk.append(chunk)
-                    self._registry.add_file((number, chunk), ref)
+                    self._registry.objects.add_file((number, chunk), ref)
                     self._registry.spill_writer.add_written(ref)
                 else:
                     sizes[chunk] = stored_bytes[chunk] = needed_bytes(ref)
@@ -131,14 +121,8 @@ class Receiver:
     def _on_restored(self, handle: WorkerHandle, message: messages.Restored) -> Event:
         number, refs = message
         # The chunk that read it is reported later, so neither the graph nor its chunks can be gone.
-        run = self._runs[number]
         for chunk, ref in refs.items():
-            spilled = run.refs[chunk]
-            assert spilled is not None
-            self._blocks.incref_object(ref)
-            run.refs[chunk] = ref
-            self._blocks.decref_object(spilled)
-        self._registry.notify_moved(number, refs, besides=handle)
+            self._registry.objects.move([(number, chunk)], ref, besides=handle)
         return ChunksRestored(handle.number, number, list(refs))
 
     def _on_forgotten(self, handle: WorkerHandle, message: messages.Forgotten) -> None:

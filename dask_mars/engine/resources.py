@@ -18,13 +18,6 @@ from dask_mars.store.store import Store
 class Resources:
     """The descriptors that workers inherit, and this process's views of them.
 
-    Parameters
-    ----------
-    settings : Settings
-        Settings of the engine.
-    capacity_bytes : int
-        Size of each arena.
-
     Attributes
     ----------
     arena_files : list of int

@@ -47,15 +47,7 @@ class Unsent(NamedTuple):
 
 
 class Sender:
-    """Sends chunks to workers.
-
-    Parameters
-    ----------
-    store : Store
-        The client's view of the shared store.
-    blocks : ReferenceCounts
-        The references to its blocks.
-    """
+    """Sends chunks to workers."""
 
     def __init__(self, store: Store, blocks: ReferenceCounts) -> None:
         self._store = store
@@ -125,16 +117,21 @@ class Sender:
             good = [chunk for chunk in good if chunk not in unsent.unsendable]
             records = self._pack_chunks(run, good)
         if run.context not in handle.contexts:
-            handle.contexts.add(run.context)
-            handle.send(Context(run.context, self.contexts[run.context].payload))
-            for text in self.contexts[run.context].losses() if handle.is_process else ():
-                run.inbox.put(Warned(pickle.dumps((text, RuntimeWarning, __file__, 0))))
+            self._send_context(handle, run)
         paths = self._new_paths(handle, operands.values())
         packed = pack_numbers(good)
         handle.send(
             Run(run.number, run.context, timed, packed, records, refs, restores, borrowed, operands, paths)
         )
         return unsent
+
+    def _send_context(self, handle: WorkerHandle, run: GraphRun) -> None:
+        """Send the surroundings of a graph's tasks, and warn of settings that cannot be sent."""
+        surroundings = self.contexts[run.context]
+        handle.contexts.add(run.context)
+        handle.send(Context(run.context, surroundings.payload))
+        for text in surroundings.losses() if handle.is_process else ():
+            run.inbox.put(Warned(pickle.dumps((text, RuntimeWarning, __file__, 0))))
 
     def _packed_operand(self, run: GraphRun, number: int) -> PackedOperand:
         if number not in run.packed:

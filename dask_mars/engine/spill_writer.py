@@ -29,13 +29,6 @@ class SpillWriter:
 
     It touches the disk with the first value only.
 
-    Parameters
-    ----------
-    store : Store
-        The store of the values.
-    root : Path
-        Parent of its private directory.
-
     Attributes
     ----------
     spilled_bytes : int

@@ -12,11 +12,6 @@ _ATTEMPTS = 3
 class StartWatch:
     """Watches worker processes that start.
 
-    Parameters
-    ----------
-    timeout_s : float
-        Seconds without progress after which a process is ended.
-
     Examples
     --------
     >>> watch = StartWatch(timeout_s=60)

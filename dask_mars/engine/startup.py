@@ -34,15 +34,6 @@ _LEAST_LIMIT = 1 << 31
 class Startup:
     """Decides whether threads compute until processes are up.
 
-    Parameters
-    ----------
-    is_wanted : bool
-        Whether threads may compute at all.
-    memory_limit : int
-        Memory limit of the engine, in bytes.
-    num_workers : int
-        Number of workers.
-
     Attributes
     ----------
     is_wanted : bool
@@ -118,15 +109,6 @@ class Startup:
         If threads wait for the interpreter's lock, all but one become processes: the last thread has the lock to
         itself, and each start takes half a second or more of a processor. Processes start once the lost time
         equals the time for starting them, so that the total is at most about twice the best possible.
-
-        Parameters
-        ----------
-        runs : collection of GraphRun
-            Graphs to compute.
-        is_short : bool
-            Whether memory is short.
-        now_s : float
-            The time.
         """
         due_s = self.due_s(runs, now_s)
         if is_short or (due_s is not None and now_s >= due_s) or not self.may_use_threads(runs):

@@ -19,14 +19,6 @@ logger = logging.getLogger(__name__)
 class ThreadHandle(WorkerHandle):
     """One worker that is a thread. Nothing can end or interrupt it from outside.
 
-    Parameters
-    ----------
-    number : int
-        Its number.
-    serve : callable
-        Takes the worker's end of the connection and its `IdleTime`, and returns when the engine has said EXIT or
-        is gone; its result becomes `pinned`.
-
     Attributes
     ----------
     is_leaving : bool

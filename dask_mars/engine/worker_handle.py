@@ -32,13 +32,6 @@ def connected() -> tuple[socket.socket, socket.socket]:
 class WorkerHandle(ABC):
     """One worker.
 
-    Parameters
-    ----------
-    number : int
-        Its number, which is also that of its arena.
-    connection : socket.socket
-        The engine's end.
-
     Attributes
     ----------
     is_process : bool

@@ -39,17 +39,6 @@ _EXIT_S = 5.0
 class Workforce:
     """Starts, reads, replaces and ends workers.
 
-    Parameters
-    ----------
-    machine, registry, watch, startup, inspection, view
-        Parts of the engine.
-    selector : selectors.BaseSelector
-        Waits for the workers' sockets and ends.
-    wake_writer : int
-        Descriptor by which workers wake the engine.
-    post : callable
-        Feeds an event to the state machine.
-
     Attributes
     ----------
     ending : EndingWorkers
@@ -134,7 +123,7 @@ class Workforce:
         if threads:
             startup.note_lost(startup.lost_time.look(threads, now_s))
             startup.note_borrowed(self._registry.sender.borrowed_bytes)
-            is_short = self._registry.is_short
+            is_short = self._registry.objects.is_short
             if (count := startup.wanted_processes(runs, is_short, now_s)) or startup.loading:
                 self._replace_threads(count, joins=is_short or startup.is_worth_joining(runs, now_s))
 
@@ -378,7 +367,7 @@ class Workforce:
         else:
             for block in handle.retained:
                 self._blocks.decref(block)
-        self._registry.trim_arena(handle.number)
+        self._registry.objects.trim_arena(handle.number)
 
     def _note_start_failure(self, handle: WorkerHandle, code: int) -> None:
         """Record that a process ended before it was up; raise if no worker computes and none will."""

@@ -15,13 +15,6 @@ class Allocator:
     It chooses the smallest free block that fits, and among equal ones the one freed last, whose pages are warm:
     touching a fresh page of shared memory costs several times the copy that fills it. Free neighbours merge.
 
-    Parameters
-    ----------
-    capacity_bytes : int
-        Size of the arena.
-    live : iterable of (int, int)
-        Offset and size in bytes of blocks in use from the start.
-
     Examples
     --------
     >>> allocator = Allocator(1 << 20)

@@ -55,15 +55,7 @@ def _directory(capacity_bytes: int) -> str | None:
 
 
 class Arena:
-    """An arena as mapped by one process.
-
-    Parameters
-    ----------
-    descriptor : int
-        File descriptor of the arena; not closed by this class.
-    capacity_bytes : int
-        Its size.
-    """
+    """An arena as mapped by one process."""
 
     def __init__(self, descriptor: int, capacity_bytes: int) -> None:
         self.capacity_bytes = capacity_bytes

@@ -25,20 +25,6 @@ def arena_capacity(memory_limit: int, num_workers: int, addresses: AddressSpace)
     Every process maps the arenas of all workers and of the client. All have the same size, because any worker may
     compute the largest result.
 
-    Parameters
-    ----------
-    memory_limit : int
-        The engine's memory limit, in bytes.
-    num_workers : int
-        Worker processes.
-    addresses : AddressSpace
-        Address space of each process.
-
-    Returns
-    -------
-    int
-        Bytes: the memory limit, or less where the addresses do not suffice.
-
     Raises
     ------
     AddressSpaceTooSmall
@@ -74,17 +60,7 @@ def _addresses_for(capacity: int, memory_limit: int, num_workers: int) -> int:
 def not_mapped(
     reason: OSError | MemoryError, memory_limit: int, num_workers: int, capacity_bytes: int
 ) -> AddressSpaceTooSmall | SharedMemoryDenied:
-    """Return the error for arenas that the system refused to create or map although there seemed to be room.
-
-    Parameters
-    ----------
-    reason : OSError or MemoryError
-        The system's error.
-    memory_limit, num_workers : int
-        Settings of the engine.
-    capacity_bytes : int
-        Size of each arena.
-    """
+    """Return the error for arenas that the system refused to create or map although there seemed to be room."""
     if isinstance(reason, OSError) and reason.errno != errno.ENOMEM:
         return SharedMemoryDenied(str(reason))
     free, limit = address_space()

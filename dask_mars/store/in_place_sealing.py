@@ -55,11 +55,6 @@ def make_heap(arena: Arena, live: Collection[tuple[int, int]], threshold_bytes: 
         Offset and size of blocks in use.
     threshold_bytes : int or None
         Smaller arrays get private memory; with None all do.
-
-    Returns
-    -------
-    Heap or None
-        None without a threshold, or if the extension was not compiled.
     """
     if threshold_bytes is None:
         return None
@@ -100,17 +95,7 @@ def limit_memory(heap: Heap, threshold_bytes: int, page: memoryview, wake: int, 
 
 
 class InPlaceSealing:
-    """Blocks that change their owner from arrays to the store.
-
-    Parameters
-    ----------
-    heap : Heap
-        Heap of the own arena.
-    arena : Arena
-        The own arena.
-    number : int
-        Its number.
-    """
+    """Blocks that change their owner from arrays to the store."""
 
     def __init__(self, heap: Heap, arena: Arena, number: int) -> None:
         self._heap = heap
@@ -124,15 +109,7 @@ class InPlaceSealing:
         return self._heap.array_block(address) is not None
 
     def seal_block(self, low: int, high: int, value_bytes: int) -> tuple[int, int, int] | None:
-        """Seal the block around memory from `low` to `high`; return None if it must be copied instead.
-
-        Parameters
-        ----------
-        low, high : int
-            Addresses.
-        value_bytes : int
-            Size of a copy of it.
-        """
+        """Seal the block around memory from `low` to `high`; return None if it must be copied instead."""
         array_block = self._heap.array_block(low)
         if array_block is None:
             return None

@@ -153,15 +153,7 @@ def with_checksums(data: Bytes) -> list[Bytes]:
 
 
 class _Writer:
-    """Writes parts one after another to growing memory, behind a table of them.
-
-    Parameters
-    ----------
-    count : int
-        Most parts.
-    expected_bytes : int
-        Expected total size.
-    """
+    """Writes parts one after another to growing memory, behind a table of them."""
 
     def __init__(self, count: int, expected_bytes: int) -> None:
         table_end = (_HEAD + _ROWS * count) * _WORD.itemsize

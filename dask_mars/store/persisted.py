@@ -157,13 +157,6 @@ class _Persisted(GraphNode):  # type: ignore[misc]
 
     It is no `Task`: Dask's optimizers rebuild tasks under the key that the node was created with, not the one that
     `clone` has given it.
-
-    Parameters
-    ----------
-    key : hashable
-        Dask's key of the chunk.
-    value : PersistedChunk or object
-        The persisted chunk; its value in a node that was pickled.
     """
 
     __slots__ = ()

@@ -50,15 +50,7 @@ _CLOSE_ATTEMPTS = 20
 
 
 class SpillFiles:
-    """Writes and reads files in a directory of another owner; it is thread-safe.
-
-    Parameters
-    ----------
-    path : str or Path
-        The directory.
-    codec : Codec, optional
-        Compression for suitable values; default: none.
-    """
+    """Writes and reads files in a directory of another owner; it is thread-safe."""
 
     def __init__(self, path: str | Path, codec: Codec | None = None) -> None:
         self.path = Path(path)
@@ -105,18 +97,6 @@ class SpillFiles:
 
     def read(self, file: SpilledFile, into: Sequence[Any] | None = None) -> list[memoryview]:
         """Read a file's buffers.
-
-        Parameters
-        ----------
-        file : SpilledFile
-            A result of `write`, in any process.
-        into : sequence of buffer, optional
-            Writable memory of the buffers' sizes; default: new memory.
-
-        Returns
-        -------
-        list of memoryview
-            The buffers, writable.
 
         Raises
         ------
@@ -284,18 +264,6 @@ class SpillDirectory(SpillFiles):
 
     If this process is killed first, the next directory under the same root removes it. Other processes use it by
     `SpillFiles`.
-
-    Parameters
-    ----------
-    root : str or Path
-        Parent directory.
-    codec : Codec, optional
-        Compression for suitable values; default: none.
-
-    Raises
-    ------
-    SpillDiskFull, SpillDiskFailed
-        It cannot be created.
     """
 
     def __init__(self, root: str | Path, codec: Codec | None = None) -> None:

@@ -51,13 +51,7 @@ class Owner:
 
     @classmethod
     def of(cls, pid: int) -> Owner:
-        """Describe a process of this host.
-
-        Raises
-        ------
-        ProcessLookupError
-            There is no process with this id.
-        """
+        """Describe a process of this host."""
         start = start_time(pid)
         if start is None:
             raise ProcessLookupError(f"there is no process {pid}")
@@ -79,13 +73,7 @@ class Owner:
         return f"{PREFIX}.{self.host}.{self.boot}.{self.namespace}.{self.pid}.{self.start}.{serial}"
 
     def is_gone(self, local: bool) -> bool:
-        """Return whether the owner has certainly ended.
-
-        Parameters
-        ----------
-        local : bool
-            Whether its directory is on a file system that only this host can have mounted.
-        """
+        """Return whether the owner has certainly ended."""
         if self.boot != _boot():
             return local
         if (self.host, self.namespace) != (_host(), _namespace()):
@@ -96,13 +84,7 @@ class Owner:
 
 
 def claim_directory(root: Path) -> Path:
-    """Create a directory of this process that only this user can enter.
-
-    Parameters
-    ----------
-    root : Path
-        Parent directory; created if missing.
-    """
+    """Create a directory of this process that only this user can enter."""
     owner = Owner.of(os.getpid())
     # Users with write access there could replace our directory.
     root.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -7,12 +7,9 @@ through read-only arrays. Arrays that NumPy has built in the own arena are seale
 
 from __future__ import annotations
 
-import os
 import pickle
-import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -21,7 +18,6 @@ from dask_mars.errors import StoreFull
 from dask_mars.graph.callables import package_of
 from dask_mars.protocol.object_ref import (
     ARRAY,
-    ARRAYS,
     HANDLE,
     MAP_OUTPUT,
     OBJECT,
@@ -32,18 +28,15 @@ from dask_mars.protocol.object_ref import (
     Block,
     ObjectRef,
     blocks_of,
-    extents,
-    pickle_of,
     relocated,
-    size_of,
     spilled_file,
-    value_from_blocks,
 )
 from dask_mars.protocol.pickling import dumps, dumps_plain, frozen, loads, may_open_files, plain_bytes
-from dask_mars.store.allocator import Allocator
-from dask_mars.store.arena import Arena, Bytes, create
-from dask_mars.store.in_place_sealing import InPlaceSealing
-from dask_mars.store.map_output import MapOutput, with_checksums
+from dask_mars.store.allocation import StoreAllocator
+from dask_mars.store.arena import Arena, Bytes
+from dask_mars.store.array_memory import byte_bounds, is_users, portable, raw
+from dask_mars.store.map_output import MapOutput
+from dask_mars.store.reader import read_back
 from dask_mars.store.spill_files import SpillFiles
 
 if TYPE_CHECKING:
@@ -65,7 +58,7 @@ class _OutOfBand:
         return type(self.value), (pickle.PickleBuffer(self.value),)
 
 
-class Store:
+class Store(StoreAllocator):
     """Seals and loads values for one process.
 
     Parameters
@@ -93,21 +86,17 @@ class Store:
         heap: Heap | None = None,
         quota: Quota | None = None,
     ) -> None:
-        self.arenas = arenas
-        self.own = own
+        super().__init__(arenas, own, live, heap, quota)
         self.inline_bytes = inline_bytes
-        self.allocator: Allocator | Heap = heap or Allocator(arenas[own].capacity_bytes, live)
-        self._heap = heap
-        self._quota = quota
-        self._in_place_sealing = None if heap is None else InPlaceSealing(heap, arenas[own], own)
-        #: Whether values without room in the own arena get a temporary one.
-        self._is_overflowing = False
         #: Classes that have been unpickled successfully, by id.
         self._loaded_kinds: dict[int, type] = {}
         #: Address ranges of the user's arrays that the current operand borrows.
         self._borrowed: list[tuple[int, int]] = []
-        #: Whether no block was released since `trim`. Arrays release blocks by themselves.
-        self.is_trimmed = True
+
+    def begin(self) -> None:
+        """Start measuring the growth of this process's memory for an operand."""
+        self._borrowed.clear()
+        super().begin()
 
     # -- sealing ----------------------------------------------------------------------------------------------
 
@@ -128,11 +117,6 @@ class Store:
             Leave arrays built in the own arena in place. The caller drops its references to the value and then
             calls `finish`.
 
-        Returns
-        -------
-        The reference; its second item has the blocks of a value in arenas.
-            Where it is. Allocations that it refers to are its second item, if it is in an arena.
-
         Raises
         ------
         StoreFull
@@ -151,7 +135,7 @@ class Store:
             return (MAP_OUTPUT, *self._seal_array(value.data, inputs, in_place)[1:])
         if (
             issubclass(kind, np.generic)
-            and type(dtype := _portable(value.dtype)) is str
+            and type(dtype := portable(value.dtype)) is str
             and kind is value.dtype.type
         ):
             return (SMALL, dtype, None, "C", False, value.tobytes())
@@ -159,15 +143,6 @@ class Store:
 
     def seal_on_disk(self, value: Any, inputs: Collection[Block], name: str, files: SpillFiles) -> ObjectRef:
         """Write a value without room in the own arena to a file that every process can read.
-
-        Parameters
-        ----------
-        value, inputs
-            As for `seal`.
-        name : str
-            Name of the file.
-        files : SpillFiles
-            The directory for it.
 
         Raises
         ------
@@ -194,13 +169,6 @@ class Store:
         """Return the final reference to a value that was sealed with `in_place`, after the caller has dropped it.
 
         Arrays that something still refers to, and could write to, are copied.
-
-        Parameters
-        ----------
-        ref : ObjectRef
-            The result of `seal`.
-        inputs : iterable of Block
-            As for `seal`.
 
         Raises
         ------
@@ -229,7 +197,7 @@ class Store:
         if not array.flags.forc:
             # NumPy's pickles of other layouts lose the byte order.
             array = array.copy(order="K")
-        dtype = _portable(array.dtype)
+        dtype = portable(array.dtype)
         if type(dtype) is str:
             # This takes a tenth of a pickle's time, and a fifth of its bytes.
             order: Literal["C", "F"] = "F" if array.flags.fnc else "C"
@@ -238,7 +206,7 @@ class Store:
         return (PICKLE, pickle.dumps(frozen(array) if freeze else array, protocol=5))
 
     def _seal_array(self, array: np.ndarray[Any, Any], inputs: Iterable[Block], in_place: bool) -> ObjectRef:
-        low, high = _byte_bounds(array)
+        low, high = byte_bounds(array)
         writeable = array.flags.writeable or self._sharing(low, high) is not None or self._is_borrowed(low, high)
         block = self._block_of(low, high, inputs)
         if block is not None:
@@ -250,18 +218,18 @@ class Store:
             arena, offset, _ = block
             start = self.arenas[arena].address + offset
             position = int(array.__array_interface__["data"][0]) - start
-            return (ARRAY, (block,), _portable(array.dtype), array.shape, array.strides, position, writeable)
+            return (ARRAY, (block,), portable(array.dtype), array.shape, array.strides, position, writeable)
         if high - low <= array.nbytes:
             # Contiguous in some order, or broadcast: its memory is copied unchanged, with its strides.
             size = high - low
-            source = _raw(low, size, array)
+            source = raw(low, size, array)
             position = int(array.__array_interface__["data"][0]) - low
             strides = array.strides
         else:
             return self._seal_strided(array)
         own = self._allocate(size)
         np.copyto(self.arenas[own[0]].view(own[1], size), source)
-        return (ARRAY, (own,), _portable(array.dtype), array.shape, strides, position, writeable)
+        return (ARRAY, (own,), portable(array.dtype), array.shape, strides, position, writeable)
 
     def _seal_strided(self, array: np.ndarray[Any, Any]) -> ObjectRef:
         """Copy an array without the gaps between its elements, in the order of its axes in memory."""
@@ -271,19 +239,14 @@ class Store:
         target = np.ndarray([array.shape[axis] for axis in axes], array.dtype, buffer=memory)
         target = target.transpose(np.argsort(axes))
         np.copyto(target, array)
-        return (ARRAY, (own,), _portable(array.dtype), array.shape, target.strides, 0, True)
+        return (ARRAY, (own,), portable(array.dtype), array.shape, target.strides, 0, True)
 
     def borrow(self, array: np.ndarray[Any, Any]) -> None:
         """Register an array of the user's that the operand borrows, and that is read-only only for that."""
-        self._borrowed.append(_byte_bounds(array))
+        self._borrowed.append(byte_bounds(array))
 
     def _is_borrowed(self, low: int, high: int) -> bool:
         return any(start <= low and high <= stop for start, stop in self._borrowed)
-
-    def is_in_arena(self, array: np.ndarray[Any, Any]) -> bool:
-        """Return whether any of an array's memory is in an arena."""
-        low, high = _byte_bounds(array)
-        return any(low < arena.address + arena.capacity_bytes and arena.address < high for arena in self.arenas)
 
     def _sharing(self, low: int, high: int) -> Arena | None:
         """Return the arena of memory that is read-only only because it is shared; None for other memory."""
@@ -400,31 +363,6 @@ class Store:
         np.copyto(self.arenas[arena].view(offset, data.nbytes), np.frombuffer(data, dtype=np.uint8))
         return block
 
-    def _allocate(self, size_bytes: int) -> Block:
-        # The quota has already recorded why the request was refused.
-        admitted = self._quota is None or self._quota.admit(size_bytes)
-        offset = self.allocator.allocate(size_bytes) if admitted else None
-        if offset is None:
-            if self._is_overflowing:
-                return self._allocate_overflow(size_bytes)
-            if self._in_place_sealing is not None:
-                self._in_place_sealing.abort()
-            raise StoreFull(size_bytes, self.allocator.largest_free_bytes, self.allocator.capacity_bytes)
-        return (self.own, offset, size_bytes)
-
-    def _allocate_overflow(self, size_bytes: int) -> Block:
-        """Return a block in a temporary arena of this process, which lasts while a value is sealed."""
-        try:
-            descriptor = create("dask-mars-overflow", size_bytes)
-            try:
-                self.arenas.append(Arena(descriptor, size_bytes))
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            free, capacity = self.allocator.largest_free_bytes, self.allocator.capacity_bytes
-            raise StoreFull(size_bytes, free, capacity) from error
-        return (len(self.arenas) - 1, 0, size_bytes)
-
     def _block_of(self, low: int, high: int, inputs: Iterable[Block]) -> Block | None:
         """Return the input block around memory from `low` to `high`, if it is worth keeping alive."""
         for block in inputs:
@@ -441,11 +379,11 @@ class Store:
         """
         if array.flags.writeable or not array.size:
             return array
-        low, high = _byte_bounds(array)
+        low, high = byte_bounds(array)
         if high - low < array.nbytes:
             # It is broadcast.
             return array
-        if _is_users(array) or self._is_borrowed(low, high):
+        if is_users(array) or self._is_borrowed(low, high):
             return array.copy(order="K")
         arena = self._sharing(low, high)
         if arena is None:
@@ -454,140 +392,10 @@ class Store:
         view = arena.view(low - arena.address, high - low)
         return np.ndarray(array.shape, array.dtype, buffer=view, offset=position, strides=array.strides)
 
-    # -- reading ----------------------------------------------------------------------------------------------
-
-    def load(self, ref: ObjectRef, owners: list[tuple[Block, Bytes]] | None = None) -> Any:
-        """Read a value without copying from arenas.
-
-        Parameters
-        ----------
-        ref : ObjectRef
-            A result of `seal` in any process.
-        owners : list, optional
-            Receives a (block, array) pair for each block of the value. While anything that refers to the memory is
-            alive, the array has more references than this list's: see `still_used`.
-        """
-        kind = ref[0]
-        if kind < ARRAY:
-            return inline_value(ref)
-        if kind == SPILLED:
-            return _load_spilled(ref)
-        value = value_from_blocks(ref, self._bases(ref, owners))
-        return MapOutput(value) if kind == MAP_OUTPUT else value
-
-    def _bases(self, ref: ObjectRef, owners: list[tuple[Block, Bytes]] | None) -> list[Bytes]:
-        """Return the memory of each block of a value."""
-        bases = []
-        for block in ref[1]:
-            arena, offset, size_bytes = block
-            base = self.arenas[arena].view(offset, size_bytes)
-            base.flags.writeable = False
-            bases.append(base)
-            if owners is not None:
-                owners.append((block, base))
-        return bases
-
-    def load_pickle(self, ref: ObjectRef, owners: list[tuple[Block, Bytes]]) -> tuple[Any, list[memoryview]]:
-        """Return an object's pickle in arenas, and its buffers, without copying them.
-
-        Parameters
-        ----------
-        ref : ObjectRef
-            A reference of kind `OBJECT`.
-        owners : list
-            As for `load`.
-        """
-        return pickle_of(ref, self._bases(ref, owners))
-
-    def load_copy(self, ref: ObjectRef) -> Any:
-        """Read a value into private, writable memory; the copy does not refer to the arena."""
-        kind = ref[0]
-        if kind == VALUE:
-            return ref[1]
-        if kind < ARRAY:
-            return _owning(self.load(ref))
-        if kind == SPILLED:
-            return _load_spilled(ref)
-        if kind == MAP_OUTPUT:
-            return MapOutput(self.load(ref).data.copy())
-        if kind == ARRAY:
-            view = self.load(ref)
-            copy = _copy_as_it_lies(view)
-            if not ref[6]:
-                copy.flags.writeable = False
-            return copy
-        _, blocks, header, parts = ref
-        copies = []
-        for number, at, size in parts:
-            arena, offset, _ = blocks[number]
-            copies.append(bytearray(self.arenas[arena].view(offset + at, size)))
-        if header is None:
-            header = copies.pop()
-        return loads(header, buffers=copies)
-
-    # -- spilling ---------------------------------------------------------------------------------------------
-
-    def spill(self, ref: ObjectRef, name: str, files: SpillFiles) -> ObjectRef:
-        """Write a value to a file.
-
-        Parameters
-        ----------
-        ref : ObjectRef
-            Reference to a value in arenas.
-        name : str
-            Name of the file.
-        files : SpillFiles
-            The directory for it.
-
-        Returns
-        -------
-        ObjectRef
-            Reference to the value on disk.
-
-        Raises
-        ------
-        SpillError
-            The disk is full or fails.
-        """
-        if ref[0] in ARRAYS:
-            views, there = self._needed_of_array(ref)
-            if ref[0] == MAP_OUTPUT:
-                views = with_checksums(views[0])
-        else:
-            views = []
-            lows = []
-            for (arena, offset, _), (low, high) in zip(blocks_of(ref), extents(ref), strict=True):
-                views.append(self.arenas[arena].view(offset + low, high - low))
-                lows.append(low)
-            kind, blocks, header, parts = ref
-            there = kind, blocks, header, tuple([(number, at - lows[number], size) for number, at, size in parts])
-        return (SPILLED, (), files.write(name, views, in_parts=ref[0] == MAP_OUTPUT), there)
-
-    def _needed_of_array(self, ref: ObjectRef) -> tuple[list[Bytes], ObjectRef]:
-        """Return the memory that an array needs, and a reference as if that memory were its block."""
-        kind, (block,), dtype, shape, strides, position, writeable = ref
-        arena, offset, size = block
-        ((low, high),) = extents(ref)
-        if high - low <= size_of(ref):
-            view = self.arenas[arena].view(offset + low, high - low)
-            return [view], (kind, (block,), dtype, shape, strides, position - low, writeable)
-        # A slice of columns does not need the rest of the rows.
-        array = np.copy(value_from_blocks(ref, [self.arenas[arena].view(offset, size)]), order="K")
-        view = _raw(int(array.__array_interface__["data"][0]), array.nbytes, array)
-        return [view], (kind, (block,), dtype, shape, array.strides, 0, writeable)
+    # -- spilled values ---------------------------------------------------------------------------------------
 
     def restore(self, ref: ObjectRef) -> ObjectRef:
         """Read a value from a file into the own arena.
-
-        Parameters
-        ----------
-        ref : ObjectRef
-            Reference to a value on disk.
-
-        Returns
-        -------
-        ObjectRef
-            Reference to the value in the arena, still private to the caller.
 
         Raises
         ------
@@ -600,7 +408,7 @@ class Store:
         try:
             for size in spilled_file(ref).parts:
                 blocks.append(self._allocate(size))
-            _read_back(ref, [self.arenas[arena].view(at, size) for arena, at, size in blocks])
+            read_back(ref, [self.arenas[arena].view(at, size) for arena, at, size in blocks])
         except BaseException:
             for _, at, _ in blocks:
                 self.allocator.free(at)
@@ -611,74 +419,12 @@ class Store:
         kind, _, *rest = ref[3]
         return (kind, tuple(blocks), *rest)
 
-    # -- what operands need -----------------------------------------------------------------------------------
-
-    def begin(self) -> None:
-        """Start measuring the growth of this process's memory for an operand."""
-        self._borrowed.clear()
-        if self._quota is not None:
-            self._quota.begin()
-
-    @property
-    def refusal(self) -> tuple[int, int]:
-        """The reason for refused growth since the operand began (see `protocol.control`) or 0, and the bytes."""
-        return (0, 0) if self._quota is None else self._quota.refusal
-
-    def raise_exceeded(self) -> bool:
-        """Return, once, whether small objects have exceeded the quota since the operand began.
-
-        The caller must raise an error.
-        """
-        return self._quota is not None and self._quota.raise_exceeded()
-
-    def mark(self) -> None:
-        """Start recording the peak use of the own arena."""
-        if self._heap is not None:
-            self._heap.mark()
-
-    @property
-    def peak_bytes(self) -> int:
-        """Peak growth of the used bytes since the mark; 0 where arrays are not built in the arena."""
-        return 0 if self._heap is None else self._heap.peak_bytes
-
-    # -- freeing ----------------------------------------------------------------------------------------------
-
-    def release(self, offset: int) -> None:
-        """Free a block of the own arena."""
-        self.allocator.free(offset)
-        self.is_trimmed = False
-
-    def trim(self) -> None:
-        """Return the pages of all free blocks of the own arena to the system."""
-        self.is_trimmed = True
-        if self._heap is not None:
-            # Arrays may allocate blocks meanwhile.
-            self._heap.trim()
-            return
-        arena = self.arenas[self.own]
-        for offset, size in self.allocator.free_ranges():
-            arena.give_back(offset, size)
-
-    def trim_arena(self, number: int, live: Iterable[tuple[int, int]]) -> None:
-        """Return the free pages of an arena that no process allocates from to the system.
-
-        Parameters
-        ----------
-        number : int
-            Number of the arena.
-        live : iterable of (int, int)
-            Offset and size in bytes of its blocks in use.
-        """
-        arena = self.arenas[number]
-        for offset, size_bytes in Allocator(arena.capacity_bytes, live).free_ranges():
-            arena.give_back(offset, size_bytes)
-
 
 def bytes_to_store(value: Any) -> int:
     """Return the approximate bytes of a value in the store; 0 where finding out would take long."""
     kind = type(value)
     if issubclass(kind, np.ndarray):
-        low, high = _byte_bounds(value) if value.size else (0, 0)
+        low, high = byte_bounds(value) if value.size else (0, 0)
         return int(min(value.nbytes, high - low))
     if kind is bytes or kind is bytearray:
         return len(value)
@@ -689,122 +435,4 @@ def bytes_to_store(value: Any) -> int:
     return int(value.nbytes) if library == "pyarrow" and hasattr(value, "nbytes") else 0
 
 
-def still_used(owners: list[tuple[Block, Bytes]]) -> list[tuple[Block, Bytes]]:
-    """Return the entries of a list filled by `Store.load` whose memory something else refers to."""
-    return [entry for entry in owners if sys.getrefcount(entry[1]) > _UNUSED_COUNT]
-
-
-def _unused_count() -> int:
-    """Return the reference count of an array in an entry of `still_used` that nothing else refers to."""
-    entry = ((0, 0, 0), np.frombuffer(bytearray(1), dtype=np.uint8))
-    return next(iter([sys.getrefcount(entry[1]) for entry in [entry]]))
-
-
-_UNUSED_COUNT = _unused_count()
-
-
-def inline_value(ref: ObjectRef) -> Any:
-    """Return the value in a reference."""
-    kind = ref[0]
-    if kind == VALUE:
-        return ref[1]
-    return _load_small(*ref[1:]) if kind == SMALL else loads(ref[1])
-
-
-def _load_spilled(ref: ObjectRef) -> Any:
-    """Read a value from disk into private, writable memory."""
-    original = ref[3]
-    if original[0] == MAP_OUTPUT:
-        file = spilled_file(ref)
-        return MapOutput(None, SpillFiles(Path(file.path).parent).open(file))
-    value = value_from_blocks(original, _read_back(ref))
-    if original[0] == ARRAY:
-        value.flags.writeable = original[6]
-    return value
-
-
-def _read_back(ref: ObjectRef, into: Sequence[Any] | None = None) -> Sequence[Any]:
-    """Read the memory of each block of a value on disk."""
-    file = spilled_file(ref)
-    return SpillFiles(Path(file.path).parent).read(file, into)
-
-
-def _load_small(
-    dtype: str, shape: tuple[int, ...] | None, order: Literal["C", "F"], writeable: bool | None, data: bytes
-) -> Any:
-    if shape is None:
-        return np.frombuffer(data, dtype)[0]
-    array: Any = np.ndarray(shape, dtype, buffer=data if writeable is None else bytearray(data), order=order)
-    if writeable is False:
-        array.flags.writeable = False
-    return array
-
-
-def _owning(value: Any) -> Any:
-    """Return a small array as one that owns its memory, so that it can be resized; other values unchanged.
-
-    Arrays of the user stay views of their message, which identifies them.
-    """
-    if type(value) is not np.ndarray or value.flags.owndata or not value.flags.writeable:
-        return value
-    return value.copy(order="K")
-
-
-#: Short names of dtypes, cached because NumPy creates them on each access, and pickling repeats each new string.
-_names: dict[np.dtype[Any], str] = {}
-
-
-def _portable(dtype: np.dtype[Any]) -> Any:
-    """Return the form of a dtype in messages: its short name if that is complete."""
-    if dtype.kind in "biufcmM" and dtype.metadata is None:
-        name = _names.get(dtype)
-        if name is None:
-            name = _names[dtype] = dtype.str
-        return name
-    return dtype
-
-
-def _byte_bounds(array: np.ndarray[Any, Any]) -> tuple[int, int]:
-    """Return the addresses of an array's first byte and of the byte after its last."""
-    low = high = int(array.__array_interface__["data"][0])
-    for length, stride in zip(array.shape, array.strides, strict=True):
-        if stride < 0:
-            low += (length - 1) * stride
-        else:
-            high += (length - 1) * stride
-    return low, high + array.itemsize
-
-
-class _Memory:
-    """Exposes raw memory of an array through the array interface, and keeps the array alive."""
-
-    def __init__(self, address: int, size_bytes: int, keep: Any) -> None:
-        self.__array_interface__ = {
-            "data": (address, True),
-            "shape": (size_bytes,),
-            "typestr": "|u1",
-            "version": 3,
-        }
-        self.keep = keep
-
-
-def _is_users(array: np.ndarray[Any, Any]) -> bool:
-    """Return whether an array has come in a message, and is read-only because it is the user's."""
-    owner: Any = array
-    while issubclass(type(owner), np.ndarray):
-        owner = owner.base
-    return type(owner) is bytes
-
-
-def _raw(address: int, size_bytes: int, keep: Any) -> Bytes:
-    return np.asarray(_Memory(address, size_bytes, keep))
-
-
-def _copy_as_it_lies(view: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Copy an array; a broadcast one stays broadcast, as under Dask's own schedulers."""
-    low, high = _byte_bounds(view)
-    if high - low >= view.nbytes:
-        return np.copy(view, order="K")
-    memory = _raw(low, high - low, view).copy()
-    position = int(view.__array_interface__["data"][0]) - low
-    return np.ndarray(view.shape, view.dtype, buffer=memory, offset=position, strides=view.strides)
+__all__ = ["Store", "bytes_to_store"]

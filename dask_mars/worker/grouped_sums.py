@@ -60,13 +60,7 @@ def _reduce_chunk(
 
 
 class _Sums:
-    """The sums and counts of one chunk, which flox requests one after the other.
-
-    Parameters
-    ----------
-    engine : str
-        Flox's name of the engine for all other reductions.
-    """
+    """The sums and counts of one chunk, which flox requests one after the other."""
 
     def __init__(self, engine: str) -> None:
         self._engine = engine

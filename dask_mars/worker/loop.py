@@ -60,8 +60,9 @@ from dask_mars.protocol.object_ref import Block, ObjectRef, blocks_of, is_spille
 from dask_mars.protocol.pickling import dumps, loads
 from dask_mars.store.arena import Bytes
 from dask_mars.store.codec import lz4_codec
+from dask_mars.store.reader import still_used
 from dask_mars.store.spill_files import SpillFiles
-from dask_mars.store.store import Store, still_used
+from dask_mars.store.store import Store
 from dask_mars.worker import forked
 from dask_mars.worker.grouped_sums import grouped_sums
 from dask_mars.worker.interrupts import SIGNAL, is_in_task, may_interrupt
@@ -117,21 +118,7 @@ class _ReturnChunk(BaseException):
 
 
 class WorkerProcess:
-    """The loop of one worker process.
-
-    Parameters
-    ----------
-    connection : socket.socket
-        Socket to the engine.
-    store : Store
-        This process's view of the shared store.
-    part : memoryview
-        This worker's part of the control page.
-    idle_trim_s : float
-        Idle time after which unused memory goes back to the system, in seconds.
-    overflow : callable, optional
-        Returns the files for results for which memory has no room, or None; by default such results fail.
-    """
+    """The loop of one worker process."""
 
     def __init__(
         self,

@@ -36,19 +36,7 @@ def main(
     modules: Collection[str] = (),
     imported: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run a worker process.
-
-    Parameters
-    ----------
-    descriptor : int
-        Socket to the engine, whose first message is a `messages.Start`.
-    parent : int
-        Process id of the engine.
-    modules : collection of str, optional
-        Modules that tasks are known to need, besides those for arrays.
-    imported : callable, optional
-        Called after all imports.
-    """
+    """Run a worker process."""
     # Ctrl-C goes to the whole terminal; the client decides what it means for tasks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = socket.socket(fileno=descriptor)

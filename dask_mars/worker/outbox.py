@@ -13,16 +13,11 @@ from dask_mars.protocol import channel
 from dask_mars.protocol.messages import Finished, Reason, Retained, Returned, ToEngine, Unretained, as_plain
 from dask_mars.protocol.object_ref import Block
 from dask_mars.store.arena import Bytes
-from dask_mars.store.store import still_used
+from dask_mars.store.reader import still_used
 
 
 class Outbox:
     """Sends messages, and collects results into batches while no reader is likely to wait.
-
-    Parameters
-    ----------
-    connection : socket.socket
-        Socket to the engine.
 
     Attributes
     ----------
@@ -132,18 +127,7 @@ class Outbox:
 
 
 class OutputStream:
-    """A text stream whose lines go to the user's process.
-
-    Parameters
-    ----------
-    send : callable
-        Takes a name and a text.
-    name : str
-        The stream's name.
-    original : text stream
-        The stream that it replaces, and that provides its other attributes, such as the descriptor and the binary
-        buffer.
-    """
+    """A text stream whose lines go to the user's process."""
 
     encoding = "utf-8"
     errors = "replace"

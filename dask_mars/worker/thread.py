@@ -133,24 +133,6 @@ def serve(
 ) -> list[tuple[int, int]]:
     """Compute in this thread until the engine says EXIT or is gone.
 
-    Parameters
-    ----------
-    connection : socket.socket
-        Socket to the engine; closed in the end.
-    idle_time : IdleTime
-        Is informed of waits for work.
-    start : Start
-        Number and settings of the worker.
-    arenas : list of Arena
-        The engine's arenas.
-    page : ControlPage
-        Page of the workers' notes on what they run.
-    borrowed_array : callable
-        Takes the numbers of a graph and a chunk and returns the chunk, an array of the user's; raises KeyError if
-        it is gone.
-    variables_of : callable
-        Takes the number of a graph and returns the context variables for its tasks; raises KeyError as well.
-
     Returns
     -------
     list of (int, int)

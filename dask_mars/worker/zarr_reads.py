@@ -44,13 +44,7 @@ def direct_reads(function: Any) -> Any:
 
 
 class _DirectGetter:
-    """One of Dask's getters, with a direct reader in place of a zarr array.
-
-    Parameters
-    ----------
-    function : callable
-        The getter.
-    """
+    """One of Dask's getters, with a direct reader in place of a zarr array."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -110,15 +104,7 @@ def _package(value: Any) -> str:
 
 
 class DirectArray:
-    """A zarr array whose plain chunks are read without zarr; everything else is that array's.
-
-    Parameters
-    ----------
-    array : zarr.Array
-        An array of version 3 of the library.
-    layout : _Layout
-        Its storage.
-    """
+    """A zarr array whose plain chunks are read without zarr; everything else is that array's."""
 
     def __init__(self, array: Any, layout: _Layout) -> None:
         self._array = array

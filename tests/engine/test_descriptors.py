@@ -13,7 +13,7 @@ from conftest import Scripts, environment_for_scripts
 from dask_mars.descriptors import hold_streams
 
 REDIRECTIONS = ("<&-", ">&-", "2>&-")
-CLOSED = [(0,), (1,), (2,), (0, 1, 2)]
+CLOSED = [(2,), (0, 1, 2)]
 
 COMPUTE = """
 import os, sys

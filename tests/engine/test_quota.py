@@ -273,14 +273,6 @@ def test_a_task_that_can_do_with_fewer_objects_goes_on(limited):
     assert dask.delayed(choose)().compute(scheduler=limited.get) == 1000
 
 
-def test_results_that_are_objects_go_to_disk(limited):
-    # One that was compressed on disk takes twice its size while it is read back.
-    parts = [dask.delayed(bytes)(20 * MIB, dask_key_name=f"part-{number}") for number in range(16)]
-    lengths = [dask.delayed(len)(part) for part in parts]
-    total = dask.delayed(lambda lengths, parts: (sum(lengths), len(parts)))(lengths, [len(p.key) for p in parts])
-    assert total.compute(scheduler=limited.get) == (320 * MIB, 16)
-
-
 def test_nothing_is_left_reserved(limited):
     engine = limited.engine()
     memory = engine._loop.machine.memory

@@ -56,11 +56,9 @@ def test_temporaries_count(small):
 
 COMPUTATIONS: dict[str, Callable[[da.Array], Any]] = {
     "centred": lambda x: (x - x.mean()).std(),
-    "transposed": lambda x: x + x.T,
     "rechunked": lambda x: x.rechunk((2000, 100)).sum(axis=0),
     "whole": lambda x: x,
     "slices": lambda x: (x - x.mean())[::7, 100:1900:3],
-    "product": lambda x: (x[:, :200].T @ x[:, :200]) - x.mean(),
 }
 
 
@@ -70,7 +68,7 @@ def test_results_are_those_of_threads(name, small, written, tmp_path):
     ours, theirs = x.compute(scheduler=small.get), x.compute(scheduler="threads")
     np.testing.assert_allclose(ours, theirs, rtol=1e-12)
     assert np.asarray(ours).flags.writeable == np.asarray(theirs).flags.writeable
-    if name in ("centred", "transposed", "whole"):
+    if name in ("centred", "whole"):
         assert written
     assert files(tmp_path) == []
 
@@ -146,13 +144,12 @@ def lines(count: int) -> bytes:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs arrays that are built in shared memory")
-@pytest.mark.parametrize("count", [1, 4])
-def test_what_is_not_numpys_goes_to_disk_where_there_is_no_room(count, small, tmp_path):
+def test_what_is_not_numpys_goes_to_disk_where_there_is_no_room(small, tmp_path):
     pytest.importorskip("dask_mars.store._arena")
-    made = [dask.delayed(lines, pure=False)(3_000_000 + number) for number in range(count)]
+    made = [dask.delayed(lines, pure=False)(3_000_000 + number) for number in range(4)]
     found = dask.compute(*made, scheduler=small.get)
-    assert list(found) == [lines(3_000_000 + number) for number in range(count)]
-    assert count == 1 or small.engine().spilled_bytes
+    assert list(found) == [lines(3_000_000 + number) for number in range(4)]
+    assert small.engine().spilled_bytes
     assert eventually(lambda: files(tmp_path) == [])
 
 
@@ -168,7 +165,6 @@ def ones_of_two_dimensions(block: np.ndarray) -> np.ndarray:
 
 
 FALSELY_DECLARED: dict[str, Callable[[], da.Array]] = {
-    "zeros": lambda: da.zeros((200_000, 20_000), chunks=-1),
     "a view of zeros": lambda: da.zeros((200_000, 20_000), chunks=-1).T[::-1],
     "broadcast by the user": lambda: da.ones(20_000, chunks=-1).map_blocks(
         ones_of_two_dimensions, chunks=((200_000,), (20_000,)), new_axis=0, dtype=float
@@ -219,14 +215,6 @@ def test_copies_of_many_arrays_of_the_user_come_and_go(small):
     blocks.decref_object = note
     assert sum(dask.compute(*again, scheduler=small.get)) == pytest.approx(1)
     assert 4 * MIB < most <= 9 * MIB
-
-
-def test_frames_of_the_user_come_and_go(small):
-    pd = pytest.importorskip("pandas")
-    dd = pytest.importorskip("dask.dataframe")
-    frame = pd.DataFrame({"a": np.arange(2_000_000.0), "b": np.arange(2_000_000) % 7})
-    lazy = dd.from_pandas(frame, npartitions=20)
-    assert (lazy.a - lazy.a.mean()).std().compute(scheduler=small.get) == pytest.approx(frame.a.std())
 
 
 def test_what_is_too_large_to_be_copied_is_computed_where_it_is(small):

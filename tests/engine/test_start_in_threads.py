@@ -162,12 +162,9 @@ def test_processes_read_what_threads_have_made(runtime: Runtime) -> None:
     np.testing.assert_array_equal(persisted.compute(scheduler=runtime.get), expected)
 
 
-@pytest.mark.parametrize("small_s", [0, 1000])
-def test_processes_take_over_in_the_middle(
-    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, small_s: float
-) -> None:
-    monkeypatch.setattr(startup, "_SMALL_S", small_s)
-    monkeypatch.setattr(startup, "_LOCKED_PATIENCE_S" if small_s else "_PATIENCE_S", 0.05)
+def test_processes_take_over_in_the_middle(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(startup, "_SMALL_S", 1000)
+    monkeypatch.setattr(startup, "_LOCKED_PATIENCE_S", 0.05)
     monkeypatch.setattr(startup, "_STARTS", 0)
     x = da.random.default_rng(5).random((3000, 3000), chunks=100)
     expected = float(x.std().compute(scheduler="threads"))
@@ -200,7 +197,7 @@ def numbers(size: int = 900) -> np.ndarray[Any, Any]:
     return np.random.default_rng(2).random((size, size))
 
 
-@pytest.mark.parametrize("layout", ["plain", "strided", "transposed", "backwards", "mapped"])
+@pytest.mark.parametrize("layout", ["strided", "transposed", "mapped"])
 def test_threads_read_the_users_arrays_where_they_are(
     runtime: Runtime, copied: list[int], layout: str, tmp_path: Any
 ) -> None:
@@ -208,7 +205,7 @@ def test_threads_read_the_users_arrays_where_they_are(
     if layout == "mapped":
         np.save(tmp_path / "x.npy", array)
         array = np.load(tmp_path / "x.npy", mmap_mode="r")
-    array = {"strided": array[::2, ::3], "transposed": array.T, "backwards": array[::-1]}.get(layout, array)
+    array = {"strided": array[::2, ::-3], "transposed": array.T}.get(layout, array)
     x = da.from_array(array, chunks=200)
     for made in (x.sum(axis=0), x.std(), (x + 1).max(), x[::7].T, x.rechunk(90).cumsum(axis=1)):
         ours = made.compute(scheduler=runtime.get)

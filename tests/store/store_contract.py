@@ -11,8 +11,9 @@ import pytest
 
 from dask_mars.errors import SpilledValueLost, StoreFull
 from dask_mars.protocol.object_ref import ObjectRef, blocks_of, is_spilled, is_stored, size_of
+from dask_mars.store.reader import still_used
 from dask_mars.store.spill_files import SpillFiles
-from dask_mars.store.store import Store, still_used
+from dask_mars.store.store import Store
 
 _LENGTH = 50_000
 _VALUES: dict[str, Any] = {

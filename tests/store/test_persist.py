@@ -129,13 +129,6 @@ def test_the_ways_to_ask_for_it(how, runtime, known):
     np.testing.assert_array_equal(persisted.compute(scheduler=runtime.get), known)
 
 
-def test_the_scheduler_may_be_configured(runtime, known):
-    with dask.config.set(scheduler=dask_mars.get):
-        persisted = numbers().persist()
-        assert len(kept_by(persisted)) == 16
-        np.testing.assert_array_equal(persisted.compute(), known)
-
-
 def test_repr_says_what_and_where(runtime):
     persisted = numbers().persist(scheduler=runtime.get)
     assert repr(kept_by(persisted)[0]) == f"<Persisted {(persisted.name, 0, 0)!r} 80,000 bytes in shared memory>"
