@@ -38,7 +38,7 @@ LARGER = {
     ("function", "dask_mars/engine/sender.py:send"): 51,
     ("module", "dask_mars/errors.py"): 825,
     ("function", "dask_mars/expressions/planning.py:__init__"): 52,
-    ("function", "dask_mars/optimize/blockwise.py:__init__"): 57,
+    ("function", "dask_mars/optimize/fronts/blockwise.py:__init__"): 57,
     ("module", "dask_mars/optimize/compiler.py"): 529,
     ("module", "dask_mars/protocol/pickling.py"): 650,
     ("function", "dask_mars/protocol/pickling.py:reducer_override"): 53,

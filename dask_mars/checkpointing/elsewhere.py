@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dask_mars.graph.callables import package_of
+from dask_mars.optimize.known import FILE_SYSTEM_STORES
 
 #: Fields of file systems that change with a file's content: checksums, versions, times; only their letters are
 #: compared.
@@ -34,7 +35,6 @@ _AT_ONCE = 16
 _SECRETS = re.compile(r"(?<=//)[^/@]*@|[?#].*$")
 #: Zarr's stores in local directories, on fsspec's file systems, in single files, and in memory.
 _DIRECTORY_STORES = frozenset({"LocalStore", "DirectoryStore", "NestedDirectoryStore"})
-_FILE_SYSTEM_STORES = frozenset({"FsspecStore", "FSStore"})
 _FILE_STORES = frozenset({"ZipStore", "SQLiteStore", "DBMStore", "LMDBStore"})
 _MEMORY_STORES = frozenset({"MemoryStore", "ManagedMemoryStore", "GpuMemoryStore", "dict", "KVStore"})
 
@@ -129,7 +129,7 @@ def zarr_source(array: Any) -> Source | None:
         return Path(root) / inside
     if root is not None and kind in _FILE_STORES:
         return Path(root)
-    if root is not None and kind in _FILE_SYSTEM_STORES:
+    if root is not None and kind in FILE_SYSTEM_STORES:
         found = source_at(store.fs, f"{str(root).rstrip('/')}/{inside}".rstrip("/"), is_file=False)
         if isinstance(found, Elsewhere) and getattr(array, "nchunks", 0) > _MOST_FILES:
             return Elsewhere(found.name)

@@ -14,14 +14,12 @@ from dask_mars.dask_api import is_gone
 from dask_mars.dask_api.arrays import fuse_slice, load_store_chunk
 from dask_mars.graph.callables import package_of
 from dask_mars.graph.chunks import ChunkGraph, Constant, Operand, Subprogram
+from dask_mars.optimize.known import FILE_SYSTEM_STORES, LOCAL_STORES
 
 #: Most files to check for one chunk.
 _MOST_FILES = 1000
 #: Stands for a value that is unknown before it is computed.
 _UNKNOWN: Any = object()
-#: Zarr's stores in local directories, and those on file systems of fsspec's.
-_LOCAL_STORES = frozenset({"LocalStore", "DirectoryStore", "NestedDirectoryStore"})
-_FILE_SYSTEM_STORES = frozenset({"FsspecStore", "FSStore"})
 
 
 class _Input(NamedTuple):
@@ -160,7 +158,7 @@ def zarr_directory(array: Any) -> Path | None:
     store = getattr(array, "store", None)
     kind = type(store).__name__
     root = getattr(store, "root", None) or getattr(store, "path", None)
-    if root is None or not (kind in _LOCAL_STORES or (kind in _FILE_SYSTEM_STORES and _is_local(store))):
+    if root is None or not (kind in LOCAL_STORES or (kind in FILE_SYSTEM_STORES and _is_local(store))):
         return None
     return Path(root).absolute() / getattr(array, "path", "")
 

@@ -33,10 +33,9 @@ from dask_mars.diagnostics.drawing.picture import (
     make_picture,
     worker_colours,
 )
-from dask_mars.graph.chunks import DATA, ChunkGraph, Operand, Step
+from dask_mars.graph.chunks import DATA, ChunkGraph, Operand, Step, flatten
 from dask_mars.graph.composition import composed_of
 from dask_mars.optimize.defaults import engine_options
-from dask_mars.optimize.expression import flatten
 from dask_mars.optimize.prepare import prepare
 from dask_mars.scheduler.events import CLIENT, ChunksFinished, GraphSubmitted, Run, WorkerStarted
 from dask_mars.scheduler.machine import Machine

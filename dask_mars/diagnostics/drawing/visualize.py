@@ -13,9 +13,8 @@ from dask_mars.diagnostics.drawing.engines import choose_engine
 from dask_mars.diagnostics.drawing.fitting import fitted
 from dask_mars.diagnostics.drawing.picture import make_layers_picture, make_picture
 from dask_mars.diagnostics.graphs import before_and_after
-from dask_mars.graph.chunks import ChunkGraph
+from dask_mars.graph.chunks import ChunkGraph, flatten
 from dask_mars.labels import label_of
-from dask_mars.optimize.expression import flatten
 from dask_mars.scheduler.policies.plugins import load_policy
 
 #: Default limit of chunks: both engines take some ten seconds for these, and far longer for more.

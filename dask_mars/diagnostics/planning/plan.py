@@ -15,7 +15,7 @@ from dask_mars.diagnostics.planning.advice import Advice, Outlook, advise
 from dask_mars.diagnostics.planning.layers import PlannedLayer, layers_of
 from dask_mars.diagnostics.planning.sizes import Sizes
 from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes, Key
-from dask_mars.optimize.temporaries import temporaries_of
+from dask_mars.optimize.known import temporaries_of
 from dask_mars.scheduler.events import GraphPlan
 from dask_mars.scheduler.forecast import Forecast, forecast
 from dask_mars.scheduler.policies.plugins import load_policy
