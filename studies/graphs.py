@@ -14,8 +14,7 @@ from dask.order import order
 from dask.utils import parse_bytes
 
 from benchmarks.arrays import COLLECTIONS
-from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes
-from dask_mars.optimize.expression import flatten
+from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes, flatten
 from dask_mars.optimize.prepare import prepare
 from dask_mars.scheduler.events import GraphPlan
 from dask_mars.scheduler.simulate import Simulation, simulate

@@ -596,6 +596,6 @@ def files(folder: Path) -> list[Path]:
 @pytest.fixture
 def given_up(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     """Tell the names of the layers that were to be symbolic and had to be materialised."""
-    name = "dask_mars.optimize.layers"
+    name = "dask_mars.optimize.fronts.base"
     caplog.set_level(logging.DEBUG, logger=name)
     return lambda: [record.args[0] for record in caplog.records if record.name == name]

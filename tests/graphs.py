@@ -8,9 +8,9 @@ import dask
 import pytest
 from dask._task_spec import Alias
 
-from dask_mars.graph.chunks import ChunkGraph
+from dask_mars.graph.chunks import ChunkGraph, flatten
 from dask_mars.optimize.convert import convert
-from dask_mars.optimize.expression import flatten, symbolic_graph
+from dask_mars.optimize.fronts import ReadOptions, symbolic_graph
 
 
 def handed_over(*collections: Any) -> tuple[Any, list[Any]]:
@@ -30,7 +30,7 @@ def handed_over(*collections: Any) -> tuple[Any, list[Any]]:
 def symbolic(*collections: Any) -> tuple[ChunkGraph, set[Any]]:
     """Return the chunk graph of collections, and the keys that Dask had made tasks of before."""
     dsk, wanted = handed_over(*collections)
-    tasks, lazy, *_ = symbolic_graph(dsk)
+    tasks, lazy, *_ = symbolic_graph(dsk, ReadOptions())
     return convert(tasks, wanted, lazy), set(tasks)
 
 

@@ -16,7 +16,8 @@ from dask.utils import ensure_dict
 
 from dask_mars.graph.chunks import DATA, ChunkGraph, Key, Operand
 from dask_mars.optimize.convert import convert
-from dask_mars.optimize.expression import annotate, symbolic_graph
+from dask_mars.optimize.declarations import annotate, annotations_of
+from dask_mars.optimize.fronts import ReadOptions, symbolic_graph
 from dask_mars.optimize.passes import Limits, Pass, run_passes
 from dask_mars.optimize.passes.compose import compose
 from dask_mars.optimize.passes.folding import fold_initial
@@ -61,11 +62,11 @@ class Here:
 
     def __call__(self, dsk: Any, keys: Any, **options: Any) -> Any:
         self.expression, self.wanted = dsk, list(flatten([keys]))
-        symbolic = symbolic_graph(dsk)
+        symbolic = symbolic_graph(dsk, ReadOptions())
         assert symbolic is not None
         self.layers = symbolic.layers
         self.converted = convert(symbolic.tasks, self.wanted, self.layers)
-        annotate(self.converted, symbolic.annotations)
+        annotate(self.converted, annotations_of(dsk))
         self.composed = self.folded = self.converted
         if symbolic.composable:
             self.composed = passed(self.converted, compose)

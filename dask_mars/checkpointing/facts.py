@@ -6,15 +6,12 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from dask_mars.checkpointing.locations import Location, zarr_location
 from dask_mars.checkpointing.stores import StoredRegion, regions, store_calls
 from dask_mars.dask_api.arrays import finalize
-from dask_mars.dask_api.paths import WRITERS
 from dask_mars.graph.callables import called_by, full_name
-from dask_mars.graph.chunks import DATA, ChunkGraph, Key, Operand, Subprogram
-from dask_mars.optimize.effects import appends, makes_files
+from dask_mars.graph.chunks import DATA, ChunkGraph, Key
+from dask_mars.optimize.known import WRITERS, appends, makes_files, unfolded
 from dask_mars.worker.shuffle import map_bag, map_frame
 
 
@@ -114,7 +111,7 @@ def facts_of(graph: ChunkGraph, sources: Collection[Location] = (), trusts_targe
 def _kinds(graph: ChunkGraph) -> _Kinds:
     tainting, beginning, exempt, appending, storing = set(), set(), set(), set(), set()
     for number, operand in enumerate(graph.operands):
-        functions = list(_called(operand))
+        functions = [called_by(function) for function in unfolded(operand.functions)]
         if operand.functions[-1] is finalize:
             exempt.add(number)
         elif appends(operand):
@@ -122,7 +119,7 @@ def _kinds(graph: ChunkGraph) -> _Kinds:
             if operand.in_client:
                 # Only results of workers are saved.
                 tainting.add(number)
-        elif makes_files(functions) or any(_writes(function) for function in functions):
+        elif makes_files(functions) or any(full_name(function) in WRITERS for function in functions):
             tainting.add(number)
             beginning.add(number)
         elif operand.in_client:
@@ -133,22 +130,6 @@ def _kinds(graph: ChunkGraph) -> _Kinds:
         elif store_calls(operand):
             storing.add(number)
     return _Kinds(*map(frozenset, (tainting, beginning, exempt, appending, storing)))
-
-
-def _called(operand: Operand) -> list[object]:
-    found: list[object] = []
-    for function in operand.functions:
-        if isinstance(function, Subprogram):
-            found += _called(function.operand)
-        else:
-            found.append(called_by(function))
-    return found
-
-
-def _writes(function: object) -> bool:
-    if function is np.save or function is np.savez:
-        return True
-    return full_name(function) in WRITERS
 
 
 def _spread(graph: ChunkGraph, taints: set[int]) -> None:

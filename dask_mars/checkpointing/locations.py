@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dask_mars.graph.callables import package_of
+from dask_mars.optimize.known import FILE_SYSTEM_STORES, LOCAL_STORES
 
 #: Most nested wrappers of a store.
 _DEEPEST = 8
 #: Matches possible secrets in an address: user names, passwords, queries.
 _SECRETS = re.compile(r"(?<=//)[^/@]*@|[?#].*$")
 #: Zarr's stores in local directories, on fsspec's file systems, in single files, and in memory.
-_DIRECTORY_STORES = frozenset({"LocalStore", "DirectoryStore", "NestedDirectoryStore"})
-_FILE_SYSTEM_STORES = frozenset({"FsspecStore", "FSStore"})
 _FILE_STORES = frozenset({"ZipStore", "SQLiteStore", "DBMStore", "LMDBStore"})
 _MEMORY_STORES = frozenset({"MemoryStore", "ManagedMemoryStore", "GpuMemoryStore", "dict", "KVStore"})
 
@@ -79,9 +78,9 @@ def zarr_location(array: Any) -> Location | None:
     root = getattr(store, "root", None) or getattr(store, "path", None)
     if root is None:
         return Remote(f"{kind} {inside}".strip())
-    if kind in _FILE_SYSTEM_STORES:
+    if kind in FILE_SYSTEM_STORES:
         return location_at(store.fs, f"{str(root).rstrip('/')}/{inside}".rstrip("/"))
-    if kind in _DIRECTORY_STORES:
+    if kind in LOCAL_STORES:
         return Path(root).absolute() / inside
     return Path(root).absolute() if kind in _FILE_STORES else Remote(f"{kind} {root} {inside}".strip())
 

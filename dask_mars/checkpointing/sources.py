@@ -14,8 +14,9 @@ import numpy as np
 
 from dask_mars.checkpointing.locations import Location, Remote, location_at, location_named, zarr_location
 from dask_mars.checkpointing.stores import store_calls, target_slots
-from dask_mars.graph.callables import full_name, module_of, package_of
-from dask_mars.graph.chunks import DATA, ChunkGraph, Constant, Operand, Subprogram
+from dask_mars.graph.callables import package_of
+from dask_mars.graph.chunks import DATA, ChunkGraph
+from dask_mars.optimize.known import TELLING_PACKAGES, is_reader, reads_files, unfolded
 
 #: Attributes by which objects that read files refer to each other, in xarray's adapters, its files, and HDF5's.
 _INSIDE = ("array", "_array", "datastore", "_manager", "_args", "file", "func", "__self__")
@@ -24,33 +25,16 @@ _DEEPEST = 12
 _MOST_FILES = 1_000_000
 _PLAIN = frozenset({int, float, bool, bytes, slice, type(None), complex, type, str, np.ndarray, np.dtype})
 _FUNCTIONS = frozenset({BuiltinFunctionType, FunctionType, partial})
-#: Packages whose objects name the files that they read.
-_TELLING_PACKAGES = frozenset({"h5py", "xarray", "zarr"})
-#: Functions that read the files named in their arguments, by package, which need not be loaded.
-_READERS = {
-    "PIL": ("open",),
-    "dask": ("_read_orc",),
-    "geopandas": ("read_",),
-    "imageio": ("imread", "volread"),
-    "numpy": ("fromfile", "genfromtxt", "load", "loadtxt"),
-    "pandas": ("read_",),
-    "polars": ("read_",),
-    "pyarrow": ("read_",),
-    "scipy": ("loadmat", "mmread"),
-    "skimage": ("imread",),
-    "tifffile": ("imread",),
-    "xarray": ("load_da", "open_da", "open_zarr"),
-}
 
 
 def sources_of(graph: ChunkGraph) -> set[Location]:
     """Return the files and Zarr directories that a graph reads, as far as they can be found."""
     search = _Search()
     targets = [target_slots(operand) for operand in graph.operands]
-    readers = {number for number, operand in enumerate(graph.operands) if _has_reader(operand)}
+    readers = {number for number, operand in enumerate(graph.operands) if reads_files(operand)}
     for operand, slots in zip(graph.operands, targets, strict=True):
         # The object that a store step has for all of its chunks is its target.
-        for held in () if store_calls(operand) and not any(slots) else _held(operand):
+        for held in () if store_calls(operand) and not any(slots) else unfolded(operand.functions):
             search.look(held)
     read: set[int] = set()
     kinds = {type(literal) for literals in graph.literals for literal in literals}
@@ -119,21 +103,8 @@ def _given_readers(graph: ChunkGraph) -> set[Any]:
         literal
         for literals in graph.literals
         for literal in literals
-        if type(literal) in _FUNCTIONS and _is_reader(literal)
+        if type(literal) in _FUNCTIONS and is_reader(literal)
     }
-
-
-def _has_reader(operand: Operand) -> bool:
-    return any(_is_reader(function) for function in operand.functions)
-
-
-def _is_reader(function: Any) -> bool:
-    """Return whether a function reads the files named in its arguments."""
-    if isinstance(function, Subprogram):
-        return _has_reader(function.operand)
-    module = module_of(function)
-    name = full_name(function).removeprefix(f"{module}.")
-    return name.startswith(_READERS.get(module.partition(".")[0], "\0"))
 
 
 def _named_in(values: Any, depth: int = 0) -> Iterator[Location]:
@@ -152,20 +123,11 @@ def _named_in(values: Any, depth: int = 0) -> Iterator[Location]:
                 yield source
 
 
-def _held(operand: Operand) -> Iterator[Any]:
-    for function in operand.functions:
-        if isinstance(function, Subprogram):
-            yield from _held(function.operand)
-            yield from function.literals
-        elif isinstance(function, Constant):
-            yield function.value
-
-
 @lru_cache(maxsize=1024)
 def _tells(kind: type) -> bool:
     """Return whether objects of a type may name the files that they read; see `_read_by`."""
     return (
-        package_of(kind) in _TELLING_PACKAGES
+        package_of(kind) in TELLING_PACKAGES
         or kind.__name__ == "CachingFileManager"
         or _is_of_fsspec(kind)
         or issubclass(kind, np.memmap)

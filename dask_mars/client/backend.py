@@ -19,9 +19,8 @@ from dask_mars.dask_api.core import local_callbacks, nested_get
 from dask_mars.engine.engine import Engine
 from dask_mars.engine.graph_run import GraphRun
 from dask_mars.errors import SavedChunkLost
-from dask_mars.graph.chunks import ChunkGraph, Key
+from dask_mars.graph.chunks import ChunkGraph, Key, flatten
 from dask_mars.optimize.defaults import engine_options
-from dask_mars.optimize.expression import flatten
 from dask_mars.optimize.prepare import PrepareOptions, prepare
 from dask_mars.store.persisted import as_node, value_of
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 from dask_mars.dask_api.core import convert_legacy_graph, start_state_from_dask, unpack_callbacks
 from dask_mars.graph.chunks import DATA, ChunkGraph, Key
-from dask_mars.optimize.expression import alias_targets
+from dask_mars.optimize.fronts.tasks import alias_targets
 from dask_mars.store.persisted import as_data
 
 Callbacks = tuple[Callable[..., None] | None, ...]

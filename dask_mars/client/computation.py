@@ -26,9 +26,8 @@ from dask_mars.engine.graph_run import GraphRun, Saver
 from dask_mars.errors import ResourcesMissing
 from dask_mars.graph.callables import attribute
 from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes, Operand
-from dask_mars.optimize.effects import appends
+from dask_mars.optimize.known import appends, temporaries_of
 from dask_mars.optimize.library_code import FRAMES, library_modules
-from dask_mars.optimize.temporaries import temporaries_of
 from dask_mars.protocol import tracebacks
 from dask_mars.protocol.deferred import Deferred, defer
 from dask_mars.protocol.failures import FailureRecord, unpack_error

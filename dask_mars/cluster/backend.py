@@ -33,8 +33,7 @@ from dask_mars.cluster.runtime import ClusterRuntime
 from dask_mars.cluster.submission import run_on_cluster
 from dask_mars.errors import BegunBefore, Cancelled, FuturesLost, NoAgents, SchedulerLost
 from dask_mars.graph.chunks import Key
-from dask_mars.optimize.defaults import recompute_rules
-from dask_mars.optimize.passes.edit import Limits
+from dask_mars.optimize.defaults import limits_for
 from dask_mars.optimize.prepare import PrepareOptions
 
 if TYPE_CHECKING:
@@ -103,8 +102,7 @@ class ClusterBackend(GraphBackend):
     def prepare_options(self, options: Options) -> PrepareOptions:
         """Return the options for preparing graphs."""
         slots = sum([host.slots for host in self._hosts])
-        limits = Limits(slots, recompute=recompute_rules())
-        return PrepareOptions(limits, self._future, self._requirements.select_unmergeable)
+        return PrepareOptions(limits_for(slots), self._future, self._requirements.select_unmergeable)
 
     def runtime(self, records: Records) -> ClusterRuntime:
         """Return a view of the cluster and of this process's computations."""

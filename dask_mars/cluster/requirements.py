@@ -9,14 +9,8 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dask_mars.graph.chunks import DATA, ChunkGraph, Key
-from dask_mars.optimize.effects import (
-    EffectScanner,
-    appends,
-    callables_of,
-    locks_of,
-    makes_files,
-    need_distributed,
-)
+from dask_mars.optimize.effects import EffectScanner, callables_of, locks_of, need_distributed
+from dask_mars.optimize.known import appends, makes_files
 
 
 @dataclass(slots=True)

@@ -384,6 +384,23 @@ def layer_of(key: Key) -> str:
     return str(key[0]) if isinstance(key, tuple) and key else str(key)
 
 
+def flatten(keys: Any) -> list[Key]:
+    """List the keys in an arbitrarily nested list of keys."""
+    if not isinstance(keys, list):
+        return [keys]
+    flat: list[Key] = []
+    stack = [iter(keys)]
+    while stack:
+        for item in stack[-1]:
+            if isinstance(item, list):
+                stack.append(iter(item))
+                break
+            flat.append(item)
+        else:
+            stack.pop()
+    return flat
+
+
 def _shape(declared: Declared, index: tuple[int, ...]) -> tuple[int, ...] | None:
     sizes = [along[at] for along, at in zip(declared.chunks, index, strict=True)]
     # An unknown size is NaN, the one number unequal to itself.

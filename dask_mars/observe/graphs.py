@@ -8,9 +8,8 @@ from typing import Any
 import dask
 
 from dask_mars import config
-from dask_mars.graph.chunks import ChunkGraph
+from dask_mars.graph.chunks import ChunkGraph, flatten
 from dask_mars.optimize.defaults import engine_options
-from dask_mars.optimize.expression import flatten
 from dask_mars.optimize.prepare import prepare
 
 

@@ -14,7 +14,7 @@ from dask.utils import SerializableLock
 from dask_mars.dask_api.arrays import load_chunk, load_store_chunk
 from dask_mars.dask_api.core import Alias, DataNode, Task, TaskRef
 from dask_mars.graph.callables import package_of
-from dask_mars.graph.chunks import Subprogram
+from dask_mars.optimize.known import FILE_SYSTEM_STORES, LOCAL_STORES, OBJECT_STORES, unfolded
 
 #: Name of the task by which Dask assembles a collection's result from its chunks.
 _FINALIZE = "finalize-hlgfinalizecompute"
@@ -25,20 +25,11 @@ def is_shared_target(target: Any) -> bool:
 
     Only targets addressed by a path or a URL qualify: a Zarr array that is not held in memory.
     """
+    if package_of(type(target)) != "zarr":
+        return False
     store = getattr(target, "store", None)
-    if store is None or package_of(type(target)) != "zarr":
-        return False
-    if isinstance(store, dict):
-        return False
-    name = type(store).__name__
-    return name in {
-        "LocalStore",
-        "FsspecStore",
-        "ObjectStore",
-        "DirectoryStore",
-        "NestedDirectoryStore",
-        "FSStore",
-    } and not _is_memory_filesystem(store)
+    known = LOCAL_STORES | FILE_SYSTEM_STORES | OBJECT_STORES
+    return type(store).__name__ in known and not _is_memory_filesystem(store)
 
 
 def _is_memory_filesystem(store: Any) -> bool:
@@ -93,8 +84,7 @@ def assembles_result(key: Any) -> bool:
 
 def stores_chunk(functions: Iterable[Callable[..., Any]]) -> bool:
     """Return whether a program writes into, or reads from, the target of a `da.store`."""
-    called, _ = _unfolded(functions)
-    return any(function is load_store_chunk or function is load_chunk for function in called)
+    return any(value is load_store_chunk or value is load_chunk for value in unfolded(functions))
 
 
 def stores_in_client(
@@ -104,21 +94,5 @@ def stores_in_client(
     dsk: Mapping[Any, Any],
 ) -> bool:
     """Return whether a program for which `stores_chunk` holds has to run in the user's process."""
-    _, held = _unfolded(functions)
     given = (node.value for name in input_keys if isinstance(node := dsk.get(name), DataNode))
-    return not any(is_shared_target(target) for target in (*literals, *held, *given))
-
-
-def _unfolded(functions: Iterable[Callable[..., Any]]) -> tuple[list[Callable[..., Any]], list[Any]]:
-    """Return functions and the literals that they hold, with inner programs unfolded."""
-    called: list[Callable[..., Any]] = []
-    held: list[Any] = []
-    stack = list(functions)
-    while stack:
-        function = stack.pop()
-        if isinstance(function, Subprogram):
-            stack += function.operand.functions
-            held += function.literals
-        else:
-            called.append(function)
-    return called, held
+    return not any(is_shared_target(target) for target in (*literals, *unfolded(functions), *given))

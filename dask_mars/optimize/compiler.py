@@ -39,7 +39,7 @@ from dask_mars.optimize.client_only import (
     stores_in_client,
     target_key,
 )
-from dask_mars.optimize.layers import LazyLayer, LazyLayers
+from dask_mars.optimize.fronts.base import LazyLayer, LazyLayers
 from dask_mars.optimize.programs import (
     BoundSubprogram,
     Program,

@@ -15,7 +15,7 @@ from dask_mars.dask_api.core import Alias, DataNode, TaskRef
 from dask_mars.errors import refuse_unhashable
 from dask_mars.graph.chunks import DATA, ChunkGraph, Key
 from dask_mars.optimize.compiler import Compiler
-from dask_mars.optimize.layers import ChunkRecord, LazyLayer
+from dask_mars.optimize.fronts.base import ChunkRecord, LazyLayer
 from dask_mars.optimize.programs import Program
 from dask_mars.optimize.shuffle import Shuffles, may_be_there
 

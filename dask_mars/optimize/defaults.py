@@ -9,14 +9,22 @@ from typing import Any
 from dask_mars import config
 from dask_mars.graph.callables import module_of
 from dask_mars.graph.chunks import Operand
-from dask_mars.optimize.parts import RESIDENT_SHARE
+from dask_mars.optimize.fronts.parts import RESIDENT_SHARE
 from dask_mars.optimize.passes.edit import Limits, RecomputeRules
 from dask_mars.optimize.prepare import PrepareOptions
+
+#: Minimum number of equal consumers per worker into which initial chunks are folded.
+CONSUMERS_PER_WORKER = 32
 
 
 def engine_options(workers: int, store_limit: Callable[[], int]) -> PrepareOptions:
     """Return the options for graphs that an engine of this machine runs."""
-    return PrepareOptions(Limits(workers, lambda: store_limit() // RESIDENT_SHARE, recompute_rules()))
+    return PrepareOptions(limits_for(workers, lambda: store_limit() // RESIDENT_SHARE))
+
+
+def limits_for(workers: int, resident_bytes: Callable[[], int] | None = None) -> Limits:
+    """Return the limits of passes for a number of workers."""
+    return Limits(workers, resident_bytes, recompute_rules(), consumers_per_worker=CONSUMERS_PER_WORKER)
 
 
 def recompute_rules() -> RecomputeRules:
@@ -43,4 +51,4 @@ def _recompute_rules(reductions: bool) -> RecomputeRules:
     return RecomputeRules(is_source, make_ns, never_stored)
 
 
-__all__ = ["engine_options", "recompute_rules"]
+__all__ = ["engine_options", "limits_for", "recompute_rules"]

@@ -1,8 +1,6 @@
-"""Finds side effects of tasks: appending, shuffle files, locks, use of `distributed`.
+"""Finds effects of tasks that matter on several hosts: locks, shuffle files, use of `distributed`.
 
-A task runs again when its worker dies. That is safe for tasks that only return a value or rewrite a file of their
-own. A task that appends would silently leave some of its data twice. On several hosts more matters: locks that
-must hold on all of them, files that only one has, and code that needs a worker of `dask.distributed`.
+Locks must hold on all hosts, files may be on one only, and some code needs a worker of `dask.distributed`.
 """
 
 from __future__ import annotations
@@ -15,37 +13,14 @@ from typing import Any
 
 from dask.utils import SerializableLock
 
-from dask_mars.dask_api.paths import APPENDING, APPENDING_BEHIND, BEHIND, MAKER_OF_FILES
-from dask_mars.graph.callables import attribute, full_name
-from dask_mars.graph.chunks import Constant, Operand, Subprogram
+from dask_mars.graph.callables import attribute
+from dask_mars.graph.chunks import Operand
+from dask_mars.optimize.known import unfolded
 
-#: Name prefixes of callables that make the directory of a shuffle's files.
-_MAKERS_OF_FILES = ("partd.", MAKER_OF_FILES)
 #: Containers that functions refer to are not searched: a module's registries would lead to everything.
 _CONTAINERS = frozenset({list, tuple, set, frozenset, dict})
 #: Types of literals without effects.
 _PLAIN: frozenset[type] = frozenset({int, float, str, bool, bytes, slice, type(None), complex, type})
-
-
-def appends(operand: Operand) -> bool:
-    """Return whether an operand calls a function that appends to existing data."""
-    operands = [operand]
-    while operands:
-        current = operands.pop()
-        for step in current.steps:
-            function = current.functions[step.function]
-            if isinstance(function, Subprogram):
-                operands.append(function.operand)
-                continue
-            path = full_name(function)
-            if path in APPENDING or (path == APPENDING_BEHIND and BEHIND in step.keywords):
-                return True
-    return False
-
-
-def makes_files(values: Iterable[Any]) -> bool:
-    """Return whether some value makes the directory of a shuffle's files."""
-    return any(full_name(value).startswith(_MAKERS_OF_FILES) for value in values if callable(value))
 
 
 def locks_of(values: Iterable[Any]) -> frozenset[str]:
@@ -60,7 +35,7 @@ def need_distributed(values: Iterable[Any]) -> bool:
 
 def callables_of(operand: Operand) -> list[Any]:
     """Return the functions of an operand, the values they hold, and the values visible in them."""
-    return list(_visible(_functions_and_constants(operand), set()))
+    return list(_visible(unfolded(operand.functions), set()))
 
 
 class EffectScanner:
@@ -93,18 +68,6 @@ class EffectScanner:
             if not (callable(value) or issubclass(type(value), SerializableLock) or _is_of_distributed(value)):
                 plain.add(type(value))
         return [value for value in found if type(value) not in plain]
-
-
-def _functions_and_constants(operand: Operand) -> Iterator[Any]:
-    for function in operand.functions:
-        if isinstance(function, Subprogram):
-            yield from _functions_and_constants(function.operand)
-            yield from function.literals
-            yield from getattr(function, "values", ())
-        elif isinstance(function, Constant):
-            yield function.value
-        else:
-            yield function
 
 
 def _visible(values: Iterable[Any], seen: set[CodeType]) -> Iterator[Any]:

@@ -22,21 +22,9 @@ from dask.utils import Dispatch, methodcaller
 from dask_mars.graph.callables import package_of
 from dask_mars.graph.chunks import ChunkGraph, Constant, Subprogram
 from dask_mars.graph.functions import path_of
+from dask_mars.optimize.known import DECODING_PACKAGES, LIBRARIES, LOADED_PACKAGES, RUNNING_CODE
 from dask_mars.store.persisted import PersistedChunk
 
-#: Packages whose functions may run in the user's process, and that every worker has loaded or imports at once.
-_LOADED = frozenset(
-    {"_functools", "_operator", "builtins", "collections", "cytoolz", "dask", "dask_mars", "functools"}
-    | {"itertools", "math", "numpy", "operator", "pathlib", "tlz", "toolz"}
-)
-#: All packages whose functions may run in the user's process.
-_LIBRARIES = _LOADED | {
-    *("flox", "numbagg", "numpy_groupies", "pandas", "pyarrow", "scipy", "xarray", "zarr"),
-}
-#: Packages whose objects only read and decode, whatever they hold.
-_READERS = frozenset({"adlfs", "fsspec", "gcsfs", "h5py", "numcodecs", "s3fs"})
-#: Functions of these packages that run arbitrary code.
-_NOT = frozenset({"builtins:eval", "builtins:exec", "builtins:compile", "builtins:__import__", "builtins:open"})
 _PLAIN = frozenset(
     {type(None), type(Ellipsis), bool, int, float, complex, str, bytes, range}
     | {datetime.date, datetime.datetime, datetime.timedelta, decimal.Decimal}
@@ -142,7 +130,7 @@ class _Look:
             return self._is_library(module) and all(self.is_plain(value, depth - 1) for value in inside)
         path = path_of(function)
         if path is not None:
-            return path not in _NOT and self._is_library(path.partition(":")[0])
+            return path not in RUNNING_CODE and self._is_library(path.partition(":")[0])
         # A callable object, such as the one that makes parts of Dask's example frames.
         return not issubclass(kind, type) and self._is_library_object(function, kind, depth)
 
@@ -208,7 +196,7 @@ class _Look:
         # Ends recursion; references back to the object change nothing.
         self._objects[id(value)] = value, True
         known = self._is_library(kind.__module__)
-        if known and package_of(kind) not in _READERS:
+        if known and package_of(kind) not in DECODING_PACKAGES:
             state = [getattr(value, name) for name in _slots(kind) if hasattr(value, name)]
             state += list(getattr(value, "__dict__", {}).values())
             if issubclass(kind, dict):
@@ -223,9 +211,9 @@ class _Look:
         if type(module) is not str:
             return False
         root = module.partition(".")[0]
-        if root not in _LIBRARIES and root not in _READERS:
+        if root not in LIBRARIES and root not in DECODING_PACKAGES:
             return False
-        if root not in _LOADED or module.startswith(FRAMES):
+        if root not in LOADED_PACKAGES or module.startswith(FRAMES):
             self.modules.add(module)
         return True
 

@@ -10,14 +10,10 @@ from dask_mars.dask_api import warn_of_differences
 from dask_mars.errors import Cancelled
 from dask_mars.graph.chunks import ChunkGraph, Key
 from dask_mars.optimize.convert import convert
-from dask_mars.optimize.expression import (
-    Symbolic,
-    annotate,
-    declarations,
-    low_level_graph,
-    replace_cached,
-    symbolic_graph,
-)
+from dask_mars.optimize.declarations import annotate, annotations_of, declarations
+from dask_mars.optimize.fronts import ReadOptions, symbolic_graph
+from dask_mars.optimize.fronts.base import Symbolic
+from dask_mars.optimize.fronts.tasks import low_level_graph, replace_cached
 from dask_mars.optimize.passes import Limits, OnPass, run_passes
 from dask_mars.optimize.read_sizes import with_reads
 
@@ -102,7 +98,7 @@ def prepare(
 
 def _prepare(dsk: Any, wanted: list[Key], composed: bool, options: PrepareOptions) -> ChunkGraph:
     try:
-        symbolic = symbolic_graph(dsk, composed, options.limits.resident_bytes)
+        symbolic = symbolic_graph(dsk, ReadOptions(composed, options.limits.resident_bytes))
     except (AttributeError, ImportError, TypeError) as error:
         # Another release of Dask may have other expressions; its own graph of them is right.
         graph = _graph_of_tasks(dsk, wanted, options)
@@ -130,7 +126,8 @@ def _graph_of_tasks(
     transform_tasks: TransformTasks | None = None,
 ) -> ChunkGraph:
     """Convert the graph of tasks that Dask's own schedulers would run."""
-    tasks, annotations = low_level_graph(dsk)
+    annotations = annotations_of(dsk)
+    tasks = low_level_graph(dsk, bool(annotations))
     if cache:
         tasks = replace_cached(tasks, cache)
     if transform_tasks is not None:
@@ -157,11 +154,11 @@ def _graph_of_layers(
     fixed = () if select is None else select(graph)
     if select and any(len(graph.operands[graph.operand_of[chunk]].steps) > 1 for chunk in fixed):
         # Dask may have fused chunks that have to stay separate.
-        symbolic = symbolic_graph(dsk, fuse_layers=False) or symbolic
+        symbolic = symbolic_graph(dsk, ReadOptions(fuse_layers=False)) or symbolic
         graph = _converted(symbolic, wanted, options)
         fixed = select(graph)
     options.checkpoint()
-    annotate(graph, symbolic.annotations)
+    annotate(graph, annotations_of(dsk))
     graph.declared = with_reads(graph, declarations(dsk))
     options.checkpoint()
     if not (composed and symbolic.composable):

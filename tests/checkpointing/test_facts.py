@@ -22,8 +22,7 @@ from dask_mars.checkpointing.identity import form_of, has_lasting_keys, known_by
 from dask_mars.checkpointing.journal import Journal
 from dask_mars.checkpointing.sources import fingerprint, sources_of
 from dask_mars.errors import CheckpointFailed
-from dask_mars.graph.chunks import ChunkGraph
-from dask_mars.optimize.expression import flatten
+from dask_mars.graph.chunks import ChunkGraph, flatten
 from dask_mars.optimize.passes import Limits
 from dask_mars.optimize.prepare import PrepareOptions, prepare
 from tests.checkpointing.test_checkpoint import blocks, interrupted_sum

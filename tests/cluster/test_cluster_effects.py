@@ -370,7 +370,7 @@ def test_an_agent_that_is_lost_while_it_appends_fails_the_computation(tmp_path):
 
 
 def test_what_has_appended_is_not_made_again_when_its_result_is_lost(tmp_path, monkeypatch):
-    monkeypatch.setattr("dask_mars.optimize.effects.APPENDING", frozenset({"tests.tasks.note_name"}))
+    monkeypatch.setattr("dask_mars.optimize.known.APPENDING", frozenset({"tests.tasks.note_name"}))
     appended = dask.delayed(note_name)(tmp_path / "table", "row")
     task = dask.delayed(linger)(tmp_path / "begun", tmp_path / "again", appended)
     assert isinstance(lost_in_the_middle(tmp_path, lambda: task), BegunBefore)

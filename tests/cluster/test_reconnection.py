@@ -194,7 +194,7 @@ def test_ctrl_c_ends_the_wait_at_once(place, client, tmp_path):
 def test_what_appends_is_not_begun_again_and_a_computation_may_lose_its_scheduler_so_often(
     place, client, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("dask_mars.optimize.effects.APPENDING", frozenset({"tests.tasks.linger"}))
+    monkeypatch.setattr("dask_mars.optimize.known.APPENDING", frozenset({"tests.tasks.linger"}))
     appending = dask.delayed(linger)(tmp_path / "x-begun", tmp_path / "x-gate", 1)
     with waiting_for(LONG):
         appended = dask_mars.submit(appending)
@@ -213,7 +213,7 @@ def test_what_appends_is_not_begun_again_and_a_computation_may_lose_its_schedule
 
 
 def test_what_is_saved_is_not_computed_again_by_others(place, client, tmp_path, monkeypatch):
-    monkeypatch.setattr("dask_mars.optimize.effects.APPENDING", frozenset({"tests.tasks.note_name"}))
+    monkeypatch.setattr("dask_mars.optimize.known.APPENDING", frozenset({"tests.tasks.note_name"}))
     path, table = tmp_path / "notes", tmp_path / "table"
     row = dask.delayed(note_name)(table, "row")
     # All of them come after it.

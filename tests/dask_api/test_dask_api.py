@@ -18,8 +18,7 @@ import pytest
 
 import dask_mars
 from dask_mars import dask_api, errors
-from dask_mars.dask_api import paths
-from dask_mars.optimize import prepare
+from dask_mars.optimize import known, prepare
 from tests.conftest import environment_for_scripts
 
 PACKAGE = Path(dask_mars.__file__).parent
@@ -132,7 +131,7 @@ def test_each_needed_name_is_named_when_it_is_gone() -> None:
 
 
 def test_dotted_names_exist() -> None:
-    for path in [*paths.APPENDING, paths.APPENDING_BEHIND, paths.MAKER_OF_FILES, *paths.WRITERS]:
+    for path in [*known.APPENDING, known.APPENDING_BEHIND, known.MAKER_OF_FILES, *known.WRITERS]:
         parts = path.split(".")
         for count in range(len(parts) - 1, 0, -1):
             try:

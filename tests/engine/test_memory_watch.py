@@ -258,7 +258,7 @@ def test_what_does_not_fit_alone_is_tried_twice_and_fails_with_numbers(limited, 
 
 @needs_proc
 def test_what_is_not_to_be_begun_twice_is_not_tried_again(limited, tmp_path, monkeypatch):
-    monkeypatch.setattr("dask_mars.optimize.effects.APPENDING", frozenset({f"{__name__}.take"}))
+    monkeypatch.setattr("dask_mars.optimize.known.APPENDING", frozenset({f"{__name__}.take"}))
     with pytest.raises(WorkerOverLimit, match="appends to files"):
         dask.delayed(take)(20 * ROOM_BYTES, str(tmp_path / "begun")).compute(scheduler=limited.get)
     assert len(notes(tmp_path / "begun")) == 1

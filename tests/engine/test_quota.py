@@ -118,7 +118,7 @@ def test_two_that_wait_for_each_other_take_turns(limited, tmp_path):
 
 
 def test_what_is_not_to_be_begun_twice_is_not_tried_again(limited, tmp_path, monkeypatch):
-    monkeypatch.setattr("dask_mars.optimize.effects.APPENDING", frozenset({"tests.tasks.note_and_grow"}))
+    monkeypatch.setattr("dask_mars.optimize.known.APPENDING", frozenset({"tests.tasks.note_and_grow"}))
     tasks = [dask.delayed(note_and_grow)(str(tmp_path / "rows"), number, 50 * MIB) for number in range(6)]
     assert sorted(dask.compute(*tasks, scheduler=limited.get)) == list(range(6))
     assert sorted(notes(tmp_path / "rows")) == [str(number) for number in range(6)]

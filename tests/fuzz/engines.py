@@ -164,7 +164,7 @@ class Engine:
         self._before, self._shared = Surroundings(), _shared_memory()
         self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="fuzz-")))
         self.errors = self._stack.enter_context(Errors().kept())
-        self._stack.enter_context(mock.patch.object(defaults, "_FOLD_INITIAL", self.plan.fold_initial))
+        self._stack.enter_context(mock.patch.object(defaults, "CONSUMERS_PER_WORKER", self.plan.fold_initial))
         settings = {**self.plan.settings, "dask-mars.spill-directory": str(self._folder / "spilled")}
         with dask.config.set(settings), constants(**self.plan.constants):
             self.runtime = Runtime(self.plan.workers, self.plan.memory_limit).start()

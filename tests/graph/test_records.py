@@ -14,9 +14,11 @@ from dask.diagnostics import ProgressBar
 from symbolic import values_of
 
 from dask_mars.client import backend
-from dask_mars.graph.chunks import ChunkGraph, Declared
+from dask_mars.graph.chunks import ChunkGraph, Declared, flatten
 from dask_mars.optimize.convert import convert
-from dask_mars.optimize.expression import declarations, flatten, low_level_graph, symbolic_graph
+from dask_mars.optimize.declarations import declarations
+from dask_mars.optimize.fronts import ReadOptions, symbolic_graph
+from dask_mars.optimize.fronts.tasks import low_level_graph
 from dask_mars.optimize.passes import Limits, run_passes
 from dask_mars.optimize.passes.compose import compose
 
@@ -34,9 +36,9 @@ def prepared(x: Any, composed: bool = True, symbolic: bool = True) -> ChunkGraph
     with pytest.raises(Caught) as caught:
         dask.compute(x, scheduler=catch)
     dsk, keys = caught.value.args
-    parts = symbolic_graph(dsk) if symbolic else None
+    parts = symbolic_graph(dsk, ReadOptions()) if symbolic else None
     if parts is None:
-        tasks, _ = low_level_graph(dsk)
+        tasks = low_level_graph(dsk, False)
         graph = convert(tasks, flatten(keys))
         graph.declared = declarations(dsk, tasks)
     else:

@@ -20,7 +20,7 @@ from symbolic import evaluate
 
 import dask_mars
 from dask_mars import units
-from dask_mars.graph.chunks import DATA, ChunkGraph, Operand, Step
+from dask_mars.graph.chunks import DATA, ChunkGraph, Operand, Step, flatten
 from dask_mars.graph.composition import composed_of
 from dask_mars.observe.drawing import figure
 from dask_mars.observe.drawing.layout import place
@@ -35,7 +35,6 @@ from dask_mars.observe.drawing.picture import (
     worker_colours,
 )
 from dask_mars.optimize.defaults import engine_options
-from dask_mars.optimize.expression import flatten
 from dask_mars.optimize.prepare import prepare
 from dask_mars.scheduler.events import CLIENT, ChunksFinished, GraphSubmitted, Run, WorkerStarted
 from dask_mars.scheduler.machine import Machine

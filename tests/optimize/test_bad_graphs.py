@@ -20,9 +20,9 @@ from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 from symbolic import Here, assert_identical
 
-from dask_mars.optimize.blockwise import lazy_blockwise
 from dask_mars.optimize.convert import convert
-from dask_mars.optimize.expression import symbolic_graph
+from dask_mars.optimize.fronts import ReadOptions, symbolic_graph
+from dask_mars.optimize.fronts.blockwise import lazy_blockwise
 from tests.conftest import without_addresses
 
 Get = Any
@@ -237,7 +237,7 @@ def test_layers_whose_keys_nobody_else_makes_stay_symbolic():
     }
     x = array_of(layers, {"top": {"a"}, "a": {"b"}, "b": set(), "other": {"b"}}, "top")
     with dask.config.set({"optimization.fuse.active": None}):
-        graph = symbolic_graph(dask.base.collections_to_expr([x]).optimize(), fuse_layers=False)
+        graph = symbolic_graph(dask.base.collections_to_expr([x]).optimize(), ReadOptions(fuse_layers=False))
     assert [layer.names for layer in graph.layers] == [("top",)]
     assert {("a", 0), ("a", 1), ("b", 0), ("b", 1)} <= graph.tasks.keys()
 

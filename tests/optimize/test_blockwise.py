@@ -17,11 +17,11 @@ from dask.highlevelgraph import HighLevelGraph
 from symbolic import Here, assert_identical, dependencies, evaluate, function_names
 
 from dask_mars.graph.chunks import ChunkGraph
-from dask_mars.optimize import blockwise as module
-from dask_mars.optimize.blockwise import BlockwiseRecords, lazy_blockwise
 from dask_mars.optimize.compiler import LARGE_LITERAL_BYTES, Compiler
 from dask_mars.optimize.convert import convert as convert_lazy
-from dask_mars.optimize.layers import NotSymbolic
+from dask_mars.optimize.fronts import blockwise as module
+from dask_mars.optimize.fronts.base import NotSymbolic
+from dask_mars.optimize.fronts.blockwise import BlockwiseRecords, lazy_blockwise
 
 COUNTS = {"x": (2, 3), "y": (3, 2), "v": (3,), "w": (1,), "one": (1, 3)}
 

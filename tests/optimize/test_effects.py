@@ -17,7 +17,7 @@ from tasks import die_first, fail_first, notes
 
 from dask_mars import Runtime
 from dask_mars.errors import WorkerDied
-from dask_mars.optimize.effects import appends
+from dask_mars.optimize.known import appends
 from dask_mars.optimize.prepare import PrepareOptions, prepare
 from dask_mars.scheduler.events import ChunkFailed, FailGraph, Run, WorkerLost, WorkerStarted
 from studies.graphs import handed_over

@@ -11,9 +11,8 @@ from dask._task_spec import Task, TaskRef, convert_legacy_graph
 from graphs import dependencies_of, handed_over, resolved, symbolic
 from symbolic import evaluate, passed
 
-from dask_mars.optimize import frames
 from dask_mars.optimize.convert import convert
-from dask_mars.optimize.expression import symbolic_graph
+from dask_mars.optimize.fronts import ReadOptions, frames, symbolic_graph
 from dask_mars.optimize.passes.compose import compose
 
 pd = pytest.importorskip("pandas")
@@ -75,7 +74,7 @@ def test_dataframe(kind, source, fuse, given_up):
         else:
             df = dd.from_map(part, range(8), divisions=[*range(0, 40, 5), 39])
         dsk, wanted = handed_over(FRAMES[kind](df))
-        tasks, lazy, *_ = symbolic_graph(dsk)
+        tasks, lazy, *_ = symbolic_graph(dsk, ReadOptions())
         assert lazy or kind in ("partition_info", "sample")
         graph = convert(tasks, wanted, lazy)
         assert given_up() == []
@@ -161,7 +160,7 @@ def test_partitions_that_differ_are_made_by_dask(careless, monkeypatch, given_up
     if careless:
         monkeypatch.setattr(frames, "_is_uniform", lambda expression: type(expression) is _Numbered)
     dsk, wanted = handed_over(x)
-    tasks, lazy, *_ = symbolic_graph(dsk)
+    tasks, lazy, *_ = symbolic_graph(dsk, ReadOptions())
     values = evaluate(convert(tasks, wanted, lazy))
     assert [len(given_up()), len(lazy)] == ([1, 1] if careless else [0, 0])
     assert sorted(values[wanted[0]].unique()) == list(range(8))

@@ -15,10 +15,10 @@ from dask.layers import ArrayOverlapLayer
 from graphs import dependencies_of, resolved, symbolic
 from symbolic import Here, evaluate
 
+from dask_mars.graph.chunks import flatten
 from dask_mars.optimize.convert import convert
-from dask_mars.optimize.expression import flatten
-from dask_mars.optimize.layers import NotSymbolic
-from dask_mars.optimize.overlap import OverlapRecords, lazy_overlap
+from dask_mars.optimize.fronts.base import NotSymbolic
+from dask_mars.optimize.fronts.overlap import OverlapRecords, lazy_overlap
 
 
 def dependencies_in_dask(x: da.Array) -> dict[Any, set[Any]]:

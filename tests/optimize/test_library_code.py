@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import toolz
 
+from dask_mars.graph.chunks import flatten
 from dask_mars.optimize import library_code
-from dask_mars.optimize.expression import flatten
 from dask_mars.optimize.library_code import FRAMES, is_library_code, library_modules
 from dask_mars.optimize.prepare import prepare
 

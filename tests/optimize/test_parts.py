@@ -10,7 +10,7 @@ import pytest
 from symbolic import assert_identical, in_place
 
 from dask_mars.graph.chunks import ChunkGraph
-from dask_mars.optimize.parts import Residents
+from dask_mars.optimize.fronts.parts import Residents
 
 
 def edges(graph: ChunkGraph) -> int:

@@ -15,7 +15,8 @@ from test_compose import graphs
 from dask_mars.graph.callables import module_of
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.optimize.convert import convert
-from dask_mars.optimize.expression import declarations, symbolic_graph
+from dask_mars.optimize.declarations import declarations
+from dask_mars.optimize.fronts import ReadOptions, symbolic_graph
 from dask_mars.optimize.passes import PASSES
 from dask_mars.optimize.passes.edit import RecomputeRules
 from studies.graphs import handed_over
@@ -59,7 +60,7 @@ def subjects() -> list[list[Any]]:
 
 def converted(dsk: Any, wanted: list[Any]) -> ChunkGraph:
     """Return the graph before any pass."""
-    symbolic = symbolic_graph(dsk, resident_bytes=lambda: 1 << 40)
+    symbolic = symbolic_graph(dsk, ReadOptions(resident_bytes=lambda: 1 << 40))
     graph = convert(symbolic.tasks, wanted, symbolic.layers)
     graph.declared = declarations(dsk)
     return graph

@@ -14,7 +14,7 @@ from symbolic import assert_identical, in_place
 
 from dask_mars.cluster.requirements import RequirementsFinder
 from dask_mars.graph.chunks import ChunkGraph
-from dask_mars.optimize import rechunk
+from dask_mars.optimize.fronts import rechunk
 from dask_mars.optimize.prepare import PrepareOptions, prepare
 from studies.graphs import handed_over
 

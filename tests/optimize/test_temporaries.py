@@ -11,7 +11,7 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from dask_mars.optimize.temporaries import temporary_share
+from dask_mars.optimize.known import temporary_share
 
 signal = pytest.importorskip("scipy.signal")
 ndimage = pytest.importorskip("scipy.ndimage")
@@ -81,7 +81,7 @@ def test_names_alone_are_not_enough():
 def test_dask_hands_them_on_as_they_are(runtime, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        "dask_mars.optimize.temporaries.temporary_share",
+        "dask_mars.optimize.known.temporary_share",
         lambda functions: seen.append(temporary_share(functions)) or seen[-1],
     )
     x = da.from_array(X, chunks=(200, 400))

@@ -10,7 +10,7 @@ import dask
 import dask.array as da
 import pytest
 
-from dask_mars.optimize.unfused import _graph, unfused_graph
+from dask_mars.optimize.fronts.tasks import _unfused, unfused_graph
 
 
 def expression(collection: Any) -> Any:
@@ -43,7 +43,7 @@ def test_each_task_has_its_own_key() -> None:
 def test_the_setting_is_put_back_when_the_last_of_several_ends(first_to_end: int) -> None:
     before = fusion()
     graphs = [Graph(), Graph()]
-    threads = [threading.Thread(target=_graph, args=(graph,)) for graph in graphs]
+    threads = [threading.Thread(target=_unfused, args=(graph,)) for graph in graphs]
     for thread, graph in zip(threads, graphs, strict=True):
         thread.start()
         assert graph.begun.wait(100)
@@ -57,7 +57,7 @@ def test_the_setting_is_put_back_when_the_last_of_several_ends(first_to_end: int
 def test_a_forked_process_finds_the_setting_as_it_was() -> None:
     before = fusion()
     graph = Graph()
-    thread = threading.Thread(target=_graph, args=(graph,))
+    thread = threading.Thread(target=_unfused, args=(graph,))
     thread.start()
     assert graph.begun.wait(100)
     child = os.fork()

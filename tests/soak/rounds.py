@@ -175,7 +175,7 @@ def soak_round(seed: int, tally: Tally, limit_s: float, until_s: float) -> None:
             "idle_trim_s": float(rng.choice([0.05, 10.0])),
         }
         stack.enter_context(constants(**fixed))
-        stack.enter_context(mock.patch.object(defaults, "_FOLD_INITIAL", int(rng.choice([1, 32]))))
+        stack.enter_context(mock.patch.object(defaults, "CONSUMERS_PER_WORKER", int(rng.choice([1, 32]))))
         patience_s = float(rng.choice([0.0, 0.02, 0.2, 4.0]))
         for name in ("_PATIENCE_S", "_LOCKED_PATIENCE_S"):
             stack.enter_context(mock.patch.object(startup, name, patience_s))

@@ -27,9 +27,8 @@ import dask_mars
 from dask_mars import Runtime
 from dask_mars.engine.spill_writer import SpillWriter
 from dask_mars.errors import PersistedLost
-from dask_mars.graph.chunks import DATA
+from dask_mars.graph.chunks import DATA, flatten
 from dask_mars.observe.drawing.picture import KNOWN, make_picture
-from dask_mars.optimize.expression import flatten
 from dask_mars.optimize.prepare import prepare
 from dask_mars.protocol.object_ref import SPILLED
 from dask_mars.store.persisted import PersistedChunk, value_of

@@ -9,13 +9,12 @@ from dask.dot import graphviz_to_file
 
 from dask_mars import config, units
 from dask_mars.dask_api.core import collections_to_expr, unpack_collections
-from dask_mars.graph.chunks import ChunkGraph
+from dask_mars.graph.chunks import ChunkGraph, flatten
 from dask_mars.labels import label_of
 from dask_mars.observe.drawing.figure import draw
 from dask_mars.observe.drawing.fitting import fitted
 from dask_mars.observe.drawing.picture import make_layers_picture, make_picture
 from dask_mars.observe.graphs import before_and_after
-from dask_mars.optimize.expression import flatten
 from dask_mars.scheduler.policies.plugins import load_policy
 
 #: Default limit of chunks: drawing these takes some ten seconds, and far longer for more.

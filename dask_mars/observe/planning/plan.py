@@ -15,7 +15,7 @@ from dask_mars.observe.graphs import before_and_after, handed_over
 from dask_mars.observe.planning.advice import Advice, Outlook, advise
 from dask_mars.observe.planning.layers import PlannedLayer, layers_of
 from dask_mars.observe.planning.sizes import Sizes
-from dask_mars.optimize.temporaries import temporaries_of
+from dask_mars.optimize.known import temporaries_of
 from dask_mars.scheduler.events import GraphPlan
 from dask_mars.scheduler.forecast import Forecast, forecast
 from dask_mars.scheduler.policies.plugins import load_policy

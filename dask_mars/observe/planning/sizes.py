@@ -10,7 +10,7 @@ from dask_mars import config
 from dask_mars.expressions.rewrite import with_expressions
 from dask_mars.graph.chunks import ChunkGraph, Operand, layer_of
 from dask_mars.graph.composition import composed_of
-from dask_mars.optimize.temporaries import temporaries_of
+from dask_mars.optimize.known import temporaries_of
 from dask_mars.scheduler.forecast import ChunkSize
 
 #: Steps that create no array, or, like random numbers that are read tile by tile, never a whole one.

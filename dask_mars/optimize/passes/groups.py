@@ -11,6 +11,7 @@ from tlz.functoolz import Compose
 
 from dask_mars.graph.callables import called_by, module_of
 from dask_mars.graph.chunks import ChunkGraph, Operand
+from dask_mars.optimize.known import REDUCING_PACKAGES
 from dask_mars.optimize.passes.compose import compose
 from dask_mars.optimize.passes.edit import GraphEdit, Limits
 from dask_mars.optimize.passes.splice import LONGEST, Part, call_of, splice, with_calls
@@ -20,8 +21,6 @@ from dask_mars.optimize.programs import make_tuple
 SMALL_SHARE = 4
 #: Minimum bytes read by a chunk for fusing to pay.
 FEWEST_BYTES = 1 << 18
-#: Packages whose functions count as reductions where their results are small.
-_PACKAGES = ("dask.array.", "numpy", "xarray.", "flox.")
 
 #: Structure of a group, by operands and positions of their inputs: equal for groups that compute alike.
 _Pattern = tuple[Any, ...]
@@ -63,7 +62,7 @@ def _is_of_packages(function: Any) -> bool:
     if type(function) is Compose:
         # Dask concatenates and reduces by such compositions.
         return _is_of_packages(function.first) and all(map(_is_of_packages, function.funcs))
-    return module_of(function).startswith(_PACKAGES)
+    return module_of(function).startswith(REDUCING_PACKAGES)
 
 
 def fuse_groups(edit: GraphEdit, limits: Limits, groups: Iterable[Group]) -> None:

@@ -1,6 +1,7 @@
-"""Dask's low-level graph of an expression without fusion.
+"""Plain tasks: the low-level graph of anything, for what no front reads.
 
-Fusion would give an annotated task the key of its successor. Dask's setting for fusion holds in all threads.
+Dask's fusion of expressions would give an annotated task the key of its successor, so annotated expressions are
+made without it. Dask's setting for fusion holds in all threads.
 """
 
 from __future__ import annotations
@@ -12,11 +13,32 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import dask
+from dask.highlevelgraph import HighLevelGraph
 
-from dask_mars.dask_api.core import Expr
+from dask_mars.dask_api.core import Alias, DataNode, Expr
 from dask_mars.graph.chunks import Key
 
 _SETTINGS = {"optimization.fuse.active": False, "optimization.annotations.fuse": False}
+
+
+def low_level_graph(dsk: Any, is_annotated: bool) -> Mapping[Key, Any]:
+    """Return the low-level graph of any argument of a getter."""
+    if isinstance(dsk, HighLevelGraph):
+        tasks: Mapping[Key, Any] = dsk.to_dict()
+        return tasks
+    if isinstance(dsk, Mapping):
+        return dsk
+    return unfused_graph(dsk) if is_annotated else _graph(dsk)
+
+
+def alias_targets(dsk: Mapping[Key, Any]) -> dict[Key, Key]:
+    """Return the target of every alias in a graph."""
+    return {key: node.target for key, node in dsk.items() if isinstance(node, Alias)}
+
+
+def replace_cached(dsk: Mapping[Key, Any], cache: Mapping[Key, Any]) -> dict[Key, Any]:
+    """Return a graph with the cached values in place of tasks."""
+    return {**dsk, **{key: DataNode(key, value) for key, value in cache.items()}}
 
 
 class _NoFusion:
@@ -61,13 +83,17 @@ def unfused_graph(dsk: Expr) -> Mapping[Key, Any]:
     Another thread makes it, which Ctrl-C does not reach, so that the setting is always restored.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="dask-mars-graph") as pool:
-        return pool.submit(_graph, dsk).result()
+        return pool.submit(_unfused, dsk).result()
 
 
 def _graph(dsk: Expr) -> Mapping[Key, Any]:
+    graph: Mapping[Key, Any] = dsk.__dask_graph__()
+    return graph
+
+
+def _unfused(dsk: Expr) -> Mapping[Key, Any]:
     with _no_fusion:
-        graph: Mapping[Key, Any] = dsk.__dask_graph__()
-        return graph
+        return _graph(dsk)
 
 
-__all__ = ["unfused_graph"]
+__all__ = ["alias_targets", "low_level_graph", "replace_cached", "unfused_graph"]

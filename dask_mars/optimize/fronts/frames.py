@@ -1,4 +1,4 @@
-"""Expressions that make one task for each partition as chunk records: the elementwise part of Dask's dataframes.
+"""The front of expressions, as of Dask's dataframes: those with one task for each partition are chunk records.
 
 Such an expression can make the task of any partition. Where tasks certainly differ only in the partitions they
 read, one task is made and stands for all.
@@ -13,12 +13,48 @@ from typing import TYPE_CHECKING, Any
 
 import dask
 
-from dask_mars.dask_api.core import Expr, Task, _execute_subgraph
-from dask_mars.graph.chunks import Key
-from dask_mars.optimize.layers import ChunkRecord, LazyLayer, NotSymbolic, TaskCompiler
+from dask_mars.dask_api.core import Alias, Expr, Task, _execute_subgraph, _HLGExprSequence
+from dask_mars.graph.chunks import Key, flatten
+from dask_mars.optimize.fronts.base import (
+    ChunkRecord,
+    LazyLayer,
+    NotSymbolic,
+    ReadOptions,
+    Symbolic,
+    TaskCompiler,
+)
 
 if TYPE_CHECKING:
     from dask_mars.optimize.programs import Program
+
+
+def read_expressions(dsk: Any, options: ReadOptions) -> Symbolic | None:
+    """Collect the layers of an expression as `Expr.__dask_graph__` does."""
+    if not isinstance(dsk, Expr) or isinstance(dsk, _HLGExprSequence):
+        return None
+    whole = fused(dsk)
+    # Fusion renames an expression and its dependents.
+    names = zip(flatten(dsk.__dask_keys__()), flatten(whole.__dask_keys__()), strict=True)
+    tasks: dict[Key, Any] = {key: Alias(key, new) for key, new in names if key != new}
+    layers: list[LazyLayer] = []
+    seen: set[str] = set()
+    stack = [whole]
+    while stack:
+        expression = stack.pop()
+        if expression._name in seen:
+            continue
+        seen.add(expression._name)
+        if type(expression).__dask_graph__ is not Expr.__dask_graph__:
+            return None
+        lazy = lazy_expression(expression)
+        if lazy is not None:
+            layer, others = lazy
+            layers.append(layer)
+            stack += others
+        else:
+            tasks.update(expression._layer())
+        stack += expression.dependencies()
+    return Symbolic(tasks, layers)
 
 
 def fused(root: Expr) -> Expr:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from dask_mars.dask_api import is_gone
 from dask_mars.dask_api.arrays import concatenate_shaped
-from dask_mars.optimize.layers import NotSymbolic, TaskCompiler
+from dask_mars.optimize.fronts.base import NotSymbolic, TaskCompiler
 
 #: Divisor of the store's limit in memory that gives the bytes of chunks whose parts are read in place.
 RESIDENT_SHARE = 4
@@ -50,8 +50,8 @@ class PartOperands:
         self._name = name
         self._operands: dict[tuple[bool, ...], int] = {}
 
-    def number(self, whole: Sequence[bool]) -> int:
-        """Return the number of an operand.
+    def operand_id(self, whole: Sequence[bool]) -> int:
+        """Return the id of an operand.
 
         Parameters
         ----------

@@ -11,6 +11,8 @@ from functools import partial
 from numbers import Integral
 from typing import Any
 
+from dask.highlevelgraph import Layer
+
 from dask_mars.dask_api import is_gone
 from dask_mars.dask_api.arrays import (
     ArrayChunkShapeDep,
@@ -22,14 +24,18 @@ from dask_mars.dask_api.arrays import (
 from dask_mars.dask_api.core import GraphNode, Task, TaskRef, parse_input
 from dask_mars.graph.chunks import Key
 from dask_mars.optimize.client_only import stores_chunk
-from dask_mars.optimize.layers import ChunkRecord, LazyLayer, NotSymbolic, TaskCompiler
+from dask_mars.optimize.fronts.base import ChunkRecord, LazyLayer, NotSymbolic, TaskCompiler
+from dask_mars.optimize.fronts.parts import Residents
 
 # First elements of placeholders, which no key of the user's can equal.
 _BLOCK, _CONTRACTED = object(), object()
 
 
-def lazy_blockwise(layer: Blockwise) -> LazyLayer:
+def lazy_blockwise(layer: Layer, residents: Residents | None = None) -> LazyLayer | None:
     """Return a Blockwise layer as one that is compiled when needed."""
+    # A subclass may make its blocks in another way.
+    if not isinstance(layer, Blockwise) or type(layer)._dict is not Blockwise._dict:
+        return None
     return LazyLayer((layer.output,), partial(BlockwiseRecords, layer), partial(dict, layer))
 
 

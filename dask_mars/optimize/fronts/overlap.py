@@ -13,19 +13,23 @@ import operator
 from functools import partial
 from typing import Any
 
+from dask.highlevelgraph import Layer
+
 from dask_mars.dask_api import is_gone
 from dask_mars.dask_api.arrays import ArrayOverlapLayer, concatenate_shaped
 from dask_mars.dask_api.core import Alias
 from dask_mars.graph.chunks import Key
-from dask_mars.optimize.layers import ChunkRecord, LazyLayer, NotSymbolic, TaskCompiler
-from dask_mars.optimize.parts import PartOperands, Residents
+from dask_mars.optimize.fronts.base import ChunkRecord, LazyLayer, NotSymbolic, TaskCompiler
+from dask_mars.optimize.fronts.parts import PartOperands, Residents
 
 # Position of a cut part relative to the block that receives it.
 _BEFORE, _CENTRE, _AFTER = -1, 0, 1
 
 
-def lazy_overlap(layer: ArrayOverlapLayer, residents: Residents | None = None) -> LazyLayer:
+def lazy_overlap(layer: Layer, residents: Residents | None = None) -> LazyLayer | None:
     """Return an overlap as a layer that is compiled when needed, reading edges in place if there is room."""
+    if type(layer) is not ArrayOverlapLayer:
+        return None
     names = (f"getitem-{layer.token}", f"overlap-{layer.token}")
     size = _bytes(layer)
     in_place = residents is not None and size is not None and residents.reserve(size)
@@ -108,7 +112,9 @@ class OverlapRecords:
             whole = [not any(sides) for _, sides in found]
             slices = [self._literals[sides][0] for _, sides in found if any(sides)]
             if len(found) > 1:
-                return ChunkRecord(self._in_place.number(whole), (*slices, shape), [block for block, _ in found])
+                return ChunkRecord(
+                    self._in_place.operand_id(whole), (*slices, shape), [block for block, _ in found]
+                )
         # The centre is not cut: it is the source's block itself.
         input_keys[input_keys.index((self._edge_name, *coordinates))] = (self._source, *coordinates)
         return ChunkRecord(self._operand_of(len(input_keys)), (shape,), input_keys)

@@ -1,7 +1,7 @@
-"""Layers that are compiled when one of their keys is met.
+"""The protocol of fronts: what they return, and layers that are compiled when one of their keys is met.
 
 The first elements of its keys name a layer. It is compiled at its first key; from then on each key costs one
-record.
+record: the operand that computes the block, its literals and the keys that it reads.
 """
 
 from __future__ import annotations
@@ -78,6 +78,45 @@ class LazyLayer(NamedTuple):
     compile: Callable[[TaskCompiler], LayerRecords]
     #: Lets Dask make its tasks.
     materialise: Callable[[], Mapping[Key, Any]]
+
+
+class ReadOptions(NamedTuple):
+    """Options of fronts.
+
+    Attributes
+    ----------
+    fuse_layers : bool
+        Fuse consecutive blockwise layers, as Dask's optimizer does.
+    resident_bytes : callable or None
+        Returns how many bytes may stay in memory for readers of parts in place. None: they read copies of the
+        parts, each a value of its own.
+    """
+
+    fuse_layers: bool = True
+    resident_bytes: Callable[[], int] | None = None
+
+
+class Symbolic(NamedTuple):
+    """A graph, part of it without task objects.
+
+    Attributes
+    ----------
+    tasks : dict
+        Tasks of the materialised layers.
+    layers : list of LazyLayer
+        The other layers.
+    composable : bool
+        Whether chains may become one chunk, as Dask itself fuses tasks of such graphs.
+    """
+
+    tasks: dict[Key, Any]
+    layers: list[LazyLayer]
+    composable: bool = True
+
+
+#: Reads one kind of graph, with as few layers materialised as possible; returns None for other kinds, and if the
+#: user has disabled optimisation.
+Front = Callable[[Any, ReadOptions], "Symbolic | None"]
 
 
 class LazyLayers:

@@ -24,8 +24,8 @@ from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 
 from dask_mars.dask_api.core import Alias
 from dask_mars.graph.chunks import Key
-from dask_mars.optimize.layers import ChunkRecord, LazyLayer, TaskCompiler
-from dask_mars.optimize.parts import PartOperands, Residents
+from dask_mars.optimize.fronts.base import ChunkRecord, LazyLayer, TaskCompiler
+from dask_mars.optimize.fronts.parts import PartOperands, Residents
 
 #: Assumed dtype of an array that declares none: the plan of a rechunk depends on the item size.
 _UNKNOWN = np.dtype(float)
@@ -84,6 +84,10 @@ class DirectRechunk(MaterializedLayer):  # type: ignore[misc]
     def __init__(self, mapping: Mapping[Key, Any], name: str, source: str, old: Chunks, new: Chunks) -> None:
         super().__init__(mapping)
         self.name, self.source, self.old, self.new = name, source, old, new
+
+    def is_materialized(self) -> bool:
+        """Return False: its blocks are compiled when needed."""
+        return False
 
 
 def with_direct_rechunks(graph: HighLevelGraph, wanted: Collection[Any], residents: Residents) -> HighLevelGraph:
@@ -172,8 +176,10 @@ def _direct(graph: HighLevelGraph, chain: list[str], source: str) -> DirectRechu
     return DirectRechunk(tasks, chain[0], source, old, new)
 
 
-def lazy_rechunk(layer: DirectRechunk) -> LazyLayer:
+def lazy_rechunk(layer: Layer, residents: Residents | None = None) -> LazyLayer | None:
     """Return a rechunk as a layer that is compiled when needed."""
+    if type(layer) is not DirectRechunk:
+        return None
     return LazyLayer((layer.name,), partial(RechunkRecords, layer), partial(dict, layer))
 
 
@@ -218,7 +224,7 @@ class RechunkRecords:
             return Alias(key, input_keys[0])
         if len(whole) > 1:
             literals.append([len(parts) for parts in along])
-        return ChunkRecord(self._operands.number(whole), tuple(literals), input_keys)
+        return ChunkRecord(self._operands.operand_id(whole), tuple(literals), input_keys)
 
 
 def _parts(old: tuple[int, ...], new: tuple[int, ...]) -> list[list[tuple[int, slice, bool]]]:
