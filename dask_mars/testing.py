@@ -30,7 +30,7 @@ from dask_mars.scheduler.machine import Machine, Parameters
 from dask_mars.scheduler.policies import POLICIES, PolicyFactory
 
 _NAME = "under test"
-_SEEDS = range(12)
+_SEEDS = range(4)
 
 
 def _random_plan(chance: random.Random, **options: Any) -> GraphPlan:

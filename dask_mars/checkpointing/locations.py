@@ -14,7 +14,7 @@ from dask_mars.optimize.known import FILE_SYSTEM_STORES, LOCAL_STORES
 _DEEPEST = 8
 #: Matches possible secrets in an address: user names, passwords, queries.
 _SECRETS = re.compile(r"(?<=//)[^/@]*@|[?#].*$")
-#: Zarr's stores in local directories, on fsspec's file systems, in single files, and in memory.
+#: Zarr's stores in single files, and in memory.
 _FILE_STORES = frozenset({"ZipStore", "SQLiteStore", "DBMStore", "LMDBStore"})
 _MEMORY_STORES = frozenset({"MemoryStore", "ManagedMemoryStore", "GpuMemoryStore", "dict", "KVStore"})
 

@@ -6,7 +6,6 @@ A part of the state machine, and pure.
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
@@ -16,7 +15,7 @@ from dask_mars.scheduler.events import CLIENT, Instruction, ReadAhead, RecallQue
 from dask_mars.scheduler.parameters import Parameters
 from dask_mars.scheduler.quotas import Quotas
 from dask_mars.scheduler.recall import Recalls
-from dask_mars.scheduler.workforce import Place, Worker, Workforce
+from dask_mars.scheduler.workforce import Worker, Workforce
 
 
 class Dispatcher:
@@ -180,7 +179,7 @@ class Dispatcher:
                 self._emit(Run(worker.id, graph.id, chunks, graph.restores(worker.id, chunks)))
             elif not has_followers and queues.offers is None:
                 # The others have more load: they could not take these chunks either.
-                position = self._next_with_followers(graph, places, position)
+                position = workforce.next_position(places, position, queues.followers)
             elif not queues.has_queued:
                 break
         for worker in served:
@@ -189,15 +188,6 @@ class Dispatcher:
         if served and self.quotas.is_renewed:
             self.quotas.is_renewed = False
         return bool(served)
-
-    def _next_with_followers(self, graph: Graph, places: list[Place], position: int) -> int:
-        """Return the first position, from the given one on, of a worker for which successors wait."""
-        followers, end = graph.queues.followers, len(places)
-        if len(followers) >= end - position:
-            return next((later for later in range(position, end) if places[later][2] in followers), end)
-        found = [self.workforce.by_id[id].place for id in followers]
-        positions = [bisect_left(places, place) for place in found if place is not None]
-        return min([later for later in positions if later >= position], default=end)
 
     def _fill(self, graph: Graph, worker: Worker, share: int) -> list[int]:
         """Fill a worker's window with up to `share` READY chunks and the successors that can follow them."""
@@ -266,12 +256,8 @@ class Dispatcher:
 
     def _dispatch_to_client(self, graph: Graph) -> None:
         """Keep the threads of the user's process busy within the memory limit."""
-        parameters, memory, client, queue = (
-            self._parameters,
-            self.admission.memory,
-            graph.client,
-            graph.queues.client,
-        )
+        parameters, memory = self._parameters, self.admission.memory
+        client, queue = graph.client, graph.queues.client
         most = threads = graph.plan.worker_limit or parameters.num_workers
         if client.mean_s is not None:
             # Small chunks go in batches, or threads would mostly wait for them.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from dask_mars.scheduler.objects import ObjectId
 
-#: Worker number of the user's own process.
+#: Worker id of the user's own process.
 CLIENT = -1
 #: Name and amount of each resource of a chunk.
 Resources = tuple[tuple[str, float], ...]
@@ -48,12 +48,11 @@ class GraphPlan:
     declared_bytes : sequence of int or None, optional
         Declared bytes of each chunk's result in the store, None where unknown.
     temporaries : mapping
-        For operands with known temporary memory: a multiple of the largest input or the result, whichever is
-        larger.
+        Temporary memory of operands where it is known, as a multiple of the largest input or result.
     unrepeatable : collection of int
         Operands whose chunks must not begin a second time.
     resources : mapping
-        Name and amount of each resource that a chunk takes while it is in hand.
+        Name and amount of each resource that a dispatched chunk takes.
     is_library_code : bool
         Whether the graph is code of well-known libraries only, which may run in the user's process.
     keeps_data_on_failure : bool
@@ -142,10 +141,7 @@ class ChunkFailed:
 
 @dataclass(slots=True)
 class ChunksReturned:
-    """A worker returned chunks without computing them.
-
-    With `to_client` they can only run in the user's process, for example because they cannot be pickled.
-    """
+    """A worker returned chunks that it did not compute; with `to_client` only the user's process can run them."""
 
     worker: int
     graph: int
@@ -165,8 +161,8 @@ class WorkerStarted:
 class WorkerLost:
     """A worker process died while it ran `running`, if anything.
 
-    Unless `was_up`, it had begun none of its chunks. With `over_limit` the engine ended it for exceeding its
-    memory; with `crashed` its own code brought it down, as a segmentation fault does.
+    Unless `was_up`, it had begun none of its chunks. With `over_limit` the engine ended it for its memory; with
+    `crashed` its own code brought it down, as a segmentation fault does.
     """
 
     worker: int
@@ -178,10 +174,7 @@ class WorkerLost:
 
 @dataclass(slots=True)
 class WorkerRetired:
-    """An idle worker ended on request, after a time without work or to be replaced.
-
-    It has begun none of its chunks in hand. `WorkerStarted` announces its successor.
-    """
+    """An idle worker ended on request; it has begun none of its chunks."""
 
     worker: int
 
@@ -210,10 +203,7 @@ class ResultsPersisted:
 
 @dataclass(slots=True)
 class ObjectsPut:
-    """Objects entered the store from outside a graph, and stay until `ObjectsReleased`.
-
-    `sizes` has their bytes. `map_outputs` are read in parts, also from disk.
-    """
+    """Objects, of the given bytes, entered the store from outside a graph, and stay until `ObjectsReleased`."""
 
     sizes: Mapping[ObjectId, int]
     map_outputs: Sequence[ObjectId] = ()
@@ -230,8 +220,7 @@ class ObjectsReleased:
 class ObjectSpilled:
     """An object was written to disk, or, unless `written`, could not be; it is still in memory.
 
-    `began_s` and `ended_s` are the times of writing, on the clock of `time.perf_counter`; both are 0 if there was
-    nothing to write.
+    `began_s` and `ended_s` are times on the clock of `time.perf_counter`, both 0 if there was nothing to write.
     """
 
     object: ObjectId
@@ -252,14 +241,10 @@ class ChunksRestored:
 
 @dataclass(slots=True)
 class MemoryMeasured:
-    """The present size and limits of the store.
-
-    The event precedes another one, and causes nothing before that.
-    """
+    """The present size and limits of the store, a negative one unchanged; causes nothing before the next event."""
 
     stored_bytes: int
     limit_bytes: int
-    #: Limit if nothing else helps; negative if unchanged.
     hard_limit_bytes: int = -1
 
 
@@ -277,8 +262,7 @@ class QuotaRequested:
 class PrivateMeasured:
     """Measurements showed workers' memory that they had not asked for.
 
-    `growths` has graph, chunk and bytes of growth since a worker began the chunk, where that is news; `over_share`
-    has all workers that exceed their share.
+    `growths` has graph, chunk and bytes of news; `over_share` has all workers that exceed their share.
     """
 
     growths: Sequence[tuple[int, int, int]]
@@ -342,8 +326,8 @@ Event = (
 class Run:
     """Hand chunks of one graph to a worker, in this order.
 
-    The worker puts chunks in `restores` into the store when it reads them from disk, as others need them too. A
-    chunk for the user's process `is_alone` if nothing else of its graph can run before it ends.
+    The worker puts `restores` into the store when it reads them from disk, as others need them too. A chunk for
+    the user's process `is_alone` if nothing else of its graph can run before it ends.
     """
 
     worker: int
@@ -379,20 +363,14 @@ class RecallQueued:
 
 @dataclass(slots=True)
 class Spill:
-    """Write objects to disk, and keep them in memory until the answer.
-
-    Objects that are on disk already, and copies of values of the user's process, are not written.
-    """
+    """Write objects to disk, unless they are there or are copies, and keep them in memory until the answer."""
 
     objects: list[ObjectId]
 
 
 @dataclass(slots=True)
 class UseSpilled:
-    """Release the memory of an object: from now on readers use the file, or a new copy if it is a copy.
-
-    `read_as` has graph and chunk under which each graph reads it.
-    """
+    """Release an object's memory: readers, as graph and chunk, use the file, or a new copy if it is a copy."""
 
     object: ObjectId
     read_as: list[tuple[int, int]]
@@ -400,10 +378,7 @@ class UseSpilled:
 
 @dataclass(slots=True)
 class UseRestored:
-    """Read an object from memory again: a worker has restored it as graph and chunk `restored`.
-
-    `read_as` has graph and chunk under which each other graph reads it.
-    """
+    """Read an object from memory again, for a worker has restored it; `read_as` has the other readers."""
 
     object: ObjectId
     restored: tuple[int, int]
@@ -434,10 +409,7 @@ class GrantQuota:
 
 @dataclass(slots=True)
 class RefuseQuota:
-    """Refuse the growth that a worker waits for.
-
-    With `is_postponed` the worker returns its chunk, which is tried again when there is more room.
-    """
+    """Refuse the growth that a worker waits for; if `is_postponed`, it returns the chunk for a later try."""
 
     worker: int
     graph: int
@@ -474,10 +446,7 @@ class RefuseReservation:
 
 @dataclass(slots=True)
 class Refuse:
-    """Record that a chunk needs more bytes than there can be; `FailGraph` follows.
-
-    `is_result` tells that the result alone exceeds the limit.
-    """
+    """Record that a chunk, or with `is_result` its result alone, needs too many bytes; `FailGraph` follows."""
 
     graph: int
     chunk: int

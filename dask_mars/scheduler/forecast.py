@@ -6,8 +6,7 @@ is next, what it spills, and what returns to memory.
 
 from __future__ import annotations
 
-import heapq
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -15,23 +14,18 @@ from dask_mars.scheduler.events import (
     CLIENT,
     ChunksFinished,
     ChunksRestored,
-    Event,
     FailGraph,
     Free,
     GraphPlan,
-    GraphSubmitted,
-    MemoryMeasured,
+    Instruction,
     ObjectSpilled,
     Refuse,
-    Run,
-    Spill,
-    TimePassed,
     UseSpilled,
-    WorkerStarted,
 )
-from dask_mars.scheduler.machine import Machine, Parameters
+from dask_mars.scheduler.machine import Parameters
+from dask_mars.scheduler.objects import ObjectId
+from dask_mars.scheduler.virtual import GRAPH, VirtualRun
 
-_GRAPH = 1
 #: Seconds of every chunk, and of each of its bytes. Only their ratio matters.
 _CHUNK_S, _BYTE_S = 1e-4, 1e-9
 
@@ -106,31 +100,16 @@ def forecast(
     policy : str, optional
         Name of a scheduling policy in `policies.POLICIES`.
     """
-    return _Course(plan, size_of, num_workers, store_limit, memory_limit, policy).run()
+    parameters = Parameters(policy, num_workers=num_workers, store_limit=store_limit, memory_limit=memory_limit)
+    return _Course(plan, size_of, parameters).run()
 
 
-class _Course:
-    """One simulation."""
+class _Course(VirtualRun):
+    """One simulation with memory."""
 
-    def __init__(
-        self,
-        plan: GraphPlan,
-        size_of: Callable[[int], ChunkSize],
-        num_workers: int,
-        store_limit: int,
-        memory_limit: int,
-        policy: str,
-    ) -> None:
-        self._plan = plan
+    def __init__(self, plan: GraphPlan, size_of: Callable[[int], ChunkSize], parameters: Parameters) -> None:
+        super().__init__(plan, parameters)
         self._size_of = size_of
-        parameters = Parameters(
-            policy, num_workers=num_workers, store_limit=store_limit, memory_limit=memory_limit
-        )
-        self._machine = Machine(parameters)
-        self._now_s = 0.0
-        self._queues: dict[int, deque[tuple[int, frozenset[int]]]] = {}
-        self._running: list[tuple[float, int, int, float]] = []
-        self._spills: deque[tuple[tuple[int, int], int]] = deque()
         #: Worker and bytes of each result in memory.
         self._held: dict[int, tuple[int, int]] = {}
         #: Owner of each view's memory. A view that returns from disk has memory of its own.
@@ -142,95 +121,58 @@ class _Course:
         self._used: dict[int, int] = {}
         self._most_used: dict[int, int] = {}
         self._now_bytes = self._most_bytes = 0
-        #: Bytes of results, and the value last passed to the machine.
-        self._stored_bytes = self._told_bytes = 0
-        self._limits = store_limit, memory_limit
         self._written: dict[int, int] = {}
         self._refused: int | None = None
-        for worker in range(num_workers):
-            self._post(WorkerStarted(worker))
 
     def run(self) -> Forecast:
         """Run the simulation to its end."""
-        for chunk, size_bytes in self._plan.copied_bytes.items():
+        for chunk, size_bytes in self.plan.copied_bytes.items():
             self._add(chunk, CLIENT, size_bytes)
-        self._post(GraphSubmitted(_GRAPH, self._plan))
-        while (self._running or self._spills or self._machine.next_due_s() is not None) and self._refused is None:
-            self._step()
-            # The machine has forgotten a graph that it has refused.
-            if self._refused is not None or self._machine.is_done(_GRAPH):
-                break
+        self.submit()
+        # The machine has forgotten a graph that it has refused.
+        while self._refused is None and not self.machine.is_done(GRAPH) and self.step():
+            pass
         spilled = sum(self._written.values())
         return Forecast(self._most_bytes, sum(self._most_used.values()), spilled, self._written, self._refused)
 
-    def _step(self) -> None:
-        if self._spills:
-            # Writing is quick compared with computing, and one thread does it.
-            object, size_bytes = self._spills.popleft()
-            self._written.setdefault(object[1], size_bytes)
-            self._post(ObjectSpilled(object, size_bytes))
-            return
-        if not self._running:
-            self._now_s = max(self._now_s, self._machine.next_due_s() or 0.0)
-            self._post(TimePassed())
-            return
-        self._now_s, worker, chunk, duration_s = heapq.heappop(self._running)
+    def write(self, object: ObjectId) -> ObjectSpilled:
+        size_bytes = self._size_of(object[1]).stored_bytes
+        self._written.setdefault(object[1], size_bytes)
+        return ObjectSpilled(object, size_bytes)
+
+    def begin(self, worker: int, chunk: int, restores: list[int]) -> float:
         size = self._size_of(chunk)
-        self._take(worker, -size.working_bytes)
-        self._stored_bytes += size.fresh_bytes
-        stored, fresh = size.stored_bytes, size.fresh_bytes
-        sizes, freshly = ({chunk: stored}, {chunk: fresh}) if stored else ({}, {})
-        peaks = {chunk: size.working_bytes + fresh} if size.working_bytes else {}
-        queue = self._queues[worker]
-        queue.popleft()
-        if queue:
-            self._start(worker)
-        self._post(ChunksFinished(worker, _GRAPH, (chunk,), (duration_s,), sizes, freshly, peaks))
-
-    def _post(self, event: Event) -> None:
-        if self._stored_bytes != self._told_bytes:
-            self._told_bytes = self._stored_bytes
-            self._obey(MemoryMeasured(self._stored_bytes, *self._limits))
-        self._obey(event)
-
-    def _obey(self, event: Event) -> None:
-        for instruction in self._machine.handle(event, self._now_s):
-            if isinstance(instruction, Run):
-                self._enqueue(instruction)
-            elif isinstance(instruction, Free):
-                for chunk in instruction.chunks:
-                    self._drop(chunk)
-            elif isinstance(instruction, Spill):
-                self._spills += [(id, self._size_of(id[1]).stored_bytes) for id in instruction.objects]
-            elif isinstance(instruction, UseSpilled):
-                self._drop(instruction.object[1])
-            elif isinstance(instruction, FailGraph | Refuse):
-                self._refused = instruction.chunk
-
-    def _enqueue(self, run: Run) -> None:
-        queue = self._queues.setdefault(run.worker, deque())
-        is_idle = not queue
-        restores = frozenset(run.restores)
-        queue.extend([(chunk, restores.intersection(self._plan.inputs[chunk])) for chunk in run.chunks])
-        if is_idle:
-            self._start(run.worker)
-
-    def _start(self, worker: int) -> None:
-        chunk, restores = self._queues[worker][0]
-        size = self._size_of(chunk)
-        read = sum([self._size_of(source).stored_bytes for source in set(self._plan.inputs[chunk])])
-        duration_s = _CHUNK_S + _BYTE_S * (read + size.fresh_bytes + size.working_bytes)
-        heapq.heappush(self._running, (self._now_s + duration_s, worker, chunk, duration_s))
         for source in restores:
             self._add(source, worker, self._size_of(source).stored_bytes)
         if restores:
-            self._post(ChunksRestored(worker, _GRAPH, sorted(restores)))
+            self.post(ChunksRestored(worker, GRAPH, restores))
         if size.owner is None:
             self._add(chunk, worker, size.stored_bytes, is_begun=True)
         else:
             self._owners[chunk] = size.owner
             self._views[size.owner] += 1
         self._take(worker, size.working_bytes)
+        read = sum([self._size_of(source).stored_bytes for source in set(self.plan.inputs[chunk])])
+        return _CHUNK_S + _BYTE_S * (read + size.fresh_bytes + size.working_bytes)
+
+    def end(self, worker: int, chunk: int, duration_s: float) -> ChunksFinished:
+        size = self._size_of(chunk)
+        self._take(worker, -size.working_bytes)
+        self.stored_bytes += size.fresh_bytes
+        stored, fresh = size.stored_bytes, size.fresh_bytes
+        sizes, freshly = ({chunk: stored}, {chunk: fresh}) if stored else ({}, {})
+        peaks = {chunk: size.working_bytes + fresh} if size.working_bytes else {}
+        return ChunksFinished(worker, GRAPH, (chunk,), (duration_s,), sizes, freshly, peaks)
+
+    def carry_out(self, instruction: Instruction) -> None:
+        super().carry_out(instruction)
+        if isinstance(instruction, Free):
+            for chunk in instruction.chunks:
+                self._drop(chunk)
+        elif isinstance(instruction, UseSpilled):
+            self._drop(instruction.object[1])
+        elif isinstance(instruction, FailGraph | Refuse):
+            self._refused = instruction.chunk
 
     # -- memory -----------------------------------------------------------------------------------------------
 
@@ -240,7 +182,7 @@ class _Course:
             self._take(worker, size_bytes)
             # A chunk in progress is reserved, not stored.
             if not is_begun:
-                self._stored_bytes += size_bytes
+                self.stored_bytes += size_bytes
 
     def _drop(self, chunk: int) -> None:
         if self._views[chunk]:
@@ -248,7 +190,7 @@ class _Course:
             return
         worker, size_bytes = self._held.pop(chunk, (CLIENT, 0))
         self._take(worker, -size_bytes)
-        self._stored_bytes -= size_bytes
+        self.stored_bytes -= size_bytes
         owner = self._owners.pop(chunk, None)
         if owner is not None:
             self._views[owner] -= 1

@@ -1,32 +1,19 @@
-"""Simulates the state machine on a graph whose chunks all take equally long.
-
-As the decisions are the machine's own, a simulation stays true when its policies change.
-"""
+"""Simulates the state machine on a graph whose chunks all take equally long."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
 from dask_mars.scheduler.assigner import Traversal
-from dask_mars.scheduler.events import (
-    CLIENT,
-    ChunksFinished,
-    Event,
-    GraphPlan,
-    GraphSubmitted,
-    Run,
-    WorkerStarted,
-)
-from dask_mars.scheduler.machine import Machine, Parameters
+from dask_mars.scheduler.events import ChunksFinished, GraphPlan
+from dask_mars.scheduler.machine import Parameters
+from dask_mars.scheduler.virtual import GRAPH, VirtualRun
 
 #: The worker of a chunk whose value is known before anything runs.
 NO_WORKER = -2
 #: Sequence of starts and ends: a chunk, and whether it ends.
 Steps = list[tuple[int, bool]]
-
-_GRAPH = 1
 # An unreachable limit: with a limit, the machine records sizes.
 _FAR = 1 << 60
 
@@ -78,48 +65,35 @@ def simulate(
         learns no sizes.
     """
     limit = None if sizes_of is None else _FAR
-    machine = Machine(
-        Parameters(policy, assignment, num_workers=num_workers, store_limit=limit, memory_limit=limit or 0)
+    parameters = Parameters(
+        policy, assignment, num_workers=num_workers, store_limit=limit, memory_limit=limit or 0
     )
-    queues: list[deque[int]] = [deque() for _ in range(num_workers)]
-    # All chunks take equally long, so they end in the order of their starts.
-    running: deque[tuple[int, int, int]] = deque()
-    workers = [NO_WORKER] * len(plan.inputs)
-    steps: Steps = []
-    now = 0
+    course = _EqualSteps(plan, parameters, sizes_of)
+    course.submit()
+    while course.is_running and course.step():
+        pass
+    return Simulation(course.workers, course.steps, int(course.now_s))
 
-    def start(worker: int, chunk: int) -> None:
-        running.append((now + 1, worker, chunk))
-        steps.append((chunk, False))
-        workers[chunk] = worker
 
-    def post(event: Event) -> None:
-        for instruction in machine.handle(event, float(now)):
-            if not isinstance(instruction, Run):
-                continue
-            if instruction.worker == CLIENT:
-                for chunk in instruction.chunks:
-                    start(CLIENT, chunk)
-                continue
-            queue = queues[instruction.worker]
-            is_idle = not queue
-            queue.extend(instruction.chunks)
-            if is_idle:
-                start(instruction.worker, queue[0])
+class _EqualSteps(VirtualRun):
+    """A run in which each chunk takes 1."""
 
-    for worker in range(num_workers):
-        post(WorkerStarted(worker))
-    post(GraphSubmitted(_GRAPH, plan))
-    while running:
-        now, worker, chunk = running.popleft()
-        steps.append((chunk, True))
-        if worker != CLIENT:
-            queue = queues[worker]
-            queue.popleft()
-            if queue:
-                start(worker, queue[0])
+    def __init__(
+        self, plan: GraphPlan, parameters: Parameters, sizes_of: Callable[[int], tuple[int, int]] | None
+    ) -> None:
+        super().__init__(plan, parameters)
+        self._sizes_of = sizes_of
+        self.workers = [NO_WORKER] * len(plan.inputs)
+        self.steps: Steps = []
+
+    def begin(self, worker: int, chunk: int, restores: list[int]) -> float:
+        self.steps.append((chunk, False))
+        self.workers[chunk] = worker
+        return 1.0
+
+    def end(self, worker: int, chunk: int, duration_s: float) -> ChunksFinished:
+        self.steps.append((chunk, True))
         sizes, fresh = {}, {}
-        if sizes_of is not None:
-            sizes[chunk], fresh[chunk] = sizes_of(chunk)
-        post(ChunksFinished(worker, _GRAPH, (chunk,), (1.0,), sizes, fresh))
-    return Simulation(workers, steps, now)
+        if self._sizes_of is not None:
+            sizes[chunk], fresh[chunk] = self._sizes_of(chunk)
+        return ChunksFinished(worker, GRAPH, (chunk,), (duration_s,), sizes, fresh)

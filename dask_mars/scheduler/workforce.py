@@ -153,6 +153,15 @@ class Workforce:
             return self._places
         return [place for place in self._places if self._accepts(self.by_id[place[2]], plan)]
 
+    def next_position(self, places: list[Place], position: int, ids: Collection[int]) -> int:
+        """Return the first position of one of the given workers, from a position on; the end if there is none."""
+        end = len(places)
+        if len(ids) >= end - position:
+            return next((later for later in range(position, end) if places[later][2] in ids), end)
+        found = [self.by_id[id].place for id in ids]
+        positions = [bisect_left(places, place) for place in found if place is not None]
+        return min([later for later in positions if later >= position], default=end)
+
     def first_for(self, plan: GraphPlan) -> Worker | None:
         """Return the worker that started first of those that may compute chunks of a graph."""
         return next((worker for worker in self.by_id.values() if self._accepts(worker, plan)), None)

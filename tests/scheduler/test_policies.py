@@ -202,7 +202,7 @@ def test_policies_of_other_packages_are_found(monkeypatch: pytest.MonkeyPatch) -
     load_policy("widest")
     made = POLICIES.pop("widest")
     graph = Graph(1, plan((), (), (1,), (1,)), made, {0: 1})
-    assert sorted(range(4), key=graph.key_of) == [1, 0, 2, 3]
+    assert sorted(range(4), key=graph.queues.key_of) == [1, 0, 2, 3]
 
 
 class TestGuarded(PolicyTests):

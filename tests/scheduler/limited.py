@@ -1,0 +1,298 @@
+"""Workers, a store and a disk that do what a machine with a limit says, and object to what makes no sense."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from machines import plan
+
+from dask_mars.scheduler.events import (
+    CLIENT,
+    ChunksFinished,
+    ChunksRestored,
+    ChunksReturned,
+    Event,
+    FailGraph,
+    FinishGraph,
+    ForgetGraph,
+    Free,
+    GrantReservation,
+    GraphPlan,
+    GraphSubmitted,
+    Interrupt,
+    MemoryMeasured,
+    ObjectSpilled,
+    ReadAhead,
+    Refuse,
+    RenewWorkers,
+    ResultsPersisted,
+    ResultsTaken,
+    Run,
+    Spill,
+    TimePassed,
+    UseSpilled,
+    WorkerLost,
+    WorkersRenewed,
+    WorkerStarted,
+)
+from dask_mars.scheduler.machine import Machine, Parameters
+
+
+class Host:
+    """Workers, a store of so many bytes and a disk, which do what the machine says and keep count."""
+
+    def __init__(
+        self, sizes: Any, limit: int, hard_limit: int = 10**6, workers: int = 2, **parameters: Any
+    ) -> None:
+        #: Bytes of each chunk's result.
+        self.sizes = sizes
+        self.limit = limit
+        self.machine = Machine(Parameters(store_limit=limit, memory_limit=hard_limit, window_s=0.01, **parameters))
+        self.hands: dict[int, list[tuple[int, int]]] = {CLIENT: []}
+        self.plans: dict[int, GraphPlan] = {}
+        self.stored: dict[tuple[int, int], int] = {}
+        self.on_disk: set[tuple[int, int]] = set()
+        self.writing: list[tuple[int, int]] = []
+        #: What has a file, wherever it is read.
+        self.written: set[tuple[int, int]] = set()
+        #: By graph, which worker is to put which chunk back into the store.
+        self.loads: dict[int, dict[int, int]] = {}
+        #: What was copied from the user's process, whenever it was.
+        self.copied: list[tuple[int, int]] = []
+        self.done_in_client: list[int] = []
+        self.ever_loaded: list[tuple[int, int]] = []
+        self.announced: list[tuple[int, int]] = []
+        self.ever_spilled: list[tuple[int, int]] = []
+        self.finished: set[int] = set()
+        self.taken: set[int] = set()
+        self.persisted: set[tuple[int, int]] = set()
+        self.granted: list[int] = []
+        self.failed: dict[int, int] = {}
+        self.refused: dict[int, Refuse] = {}
+        self.started: list[int] = []
+        self.peak_bytes = 0
+        #: Chunks whose results have no room where they are made, and are written to disk at once.
+        self.overflowing: Collection[int] = ()
+        self.now_s = 0.0
+        for worker in range(workers):
+            self.start(worker)
+
+    def start(self, worker: int) -> None:
+        self.hands[worker] = []
+        self.post(WorkerStarted(worker))
+
+    @property
+    def stored_bytes(self) -> int:
+        return sum(self.stored.values())
+
+    def submit(self, graph_plan: GraphPlan, graph: int = 1) -> None:
+        self.plans[graph] = graph_plan
+        self.post(GraphSubmitted(graph, graph_plan))
+
+    def post(self, event: Event) -> None:
+        events = [event]
+        while events:
+            before = self.stored_bytes
+            assert self.machine.handle(MemoryMeasured(before, self.limit), self.now_s) == []
+            for instruction in self.machine.handle(events.pop(0), self.now_s):
+                if type(instruction) is RenewWorkers:
+                    events.append(WorkersRenewed())
+                else:
+                    self.carry_out(instruction)
+            self.machine.validate()
+            self.peak_bytes = max(self.peak_bytes, self.stored_bytes)
+            if self.machine.blocked and self.stored_bytes < before:
+                events.append(TimePassed())
+
+    def carry_out(self, instruction: Any) -> None:
+        graph = getattr(instruction, "graph", None)
+        match instruction:
+            case Run(worker, _, chunks, loads):
+                for source in loads:
+                    assert (graph, source) in self.on_disk
+                    assert source not in self.loads.get(graph, {})
+                    assert any(source in self.plans[graph].inputs[chunk] for chunk in chunks)
+                    self.loads.setdefault(graph, {})[source] = worker
+                for chunk in chunks:
+                    for source in self.plans[graph].inputs[chunk]:
+                        if worker != CLIENT:
+                            self.copy(graph, source)
+                        value = self.plans[graph].operand_of[source] < 0
+                        ahead = worker != CLIENT and (graph, source) in self.hands[worker]
+                        assert value or ahead or self.is_there(graph, source)
+                    self.hands[worker].append((graph, chunk))
+                    self.started.append(chunk)
+            case Free(_, chunks):
+                for chunk in chunks:
+                    self.stored.pop((graph, chunk), None)
+                    self.on_disk.discard((graph, chunk))
+                    self.written.discard((graph, chunk))
+            case Spill(objects):
+                assert self.stored.keys() >= set(objects)
+                assert not set(objects) & set(self.writing)
+                self.writing += objects
+            case UseSpilled(id, places) if self.is_copy(id):
+                assert places == [id]
+                assert id not in self.pinned()
+                del self.stored[id]
+            case UseSpilled(id, places):
+                assert places == ([] if id in self.persisted else [id])
+                assert id in self.written
+                assert id not in self.pinned()
+                del self.stored[id]
+                self.on_disk.add(id)
+                self.ever_spilled.append(id)
+            case ReadAhead(objects):
+                assert self.on_disk >= set(objects)
+                self.announced += objects
+            case GrantReservation(number):
+                self.granted.append(number)
+            case FinishGraph():
+                self.finished.add(graph)
+            case Refuse(_, chunk, _, _):
+                self.refused[graph] = instruction
+            case FailGraph(_, chunk, _):
+                self.failed[graph] = chunk
+            case ForgetGraph():
+                for place in (self.stored, self.on_disk, self.written):
+                    for key in [key for key in place if key[0] == graph and key not in self.persisted]:
+                        place.pop(key) if isinstance(place, dict) else place.remove(key)
+            case Interrupt():
+                pass
+
+    def is_copy(self, id: tuple[int, int]) -> bool:
+        return id[1] in self.plans[id[0]].copied_bytes
+
+    def copy(self, graph: int, chunk: int) -> None:
+        """Copy what the user's process has, unless that was done and is there still."""
+        id = graph, chunk
+        if self.is_copy(id) and id not in self.stored:
+            self.stored[id] = self.plans[graph].copied_bytes[chunk]
+            self.copied.append(id)
+
+    def is_there(self, graph: int, chunk: int) -> bool:
+        return (graph, chunk) in self.stored or (graph, chunk) in self.on_disk
+
+    def work(self, worker: int) -> None:
+        """Let a worker do what it has been given first, or give it back if an input is missing."""
+        graph, chunk = self.hands[worker][0]
+        graph_plan = self.plans[graph]
+        if all(graph_plan.operand_of[at] < 0 or self.is_there(graph, at) for at in graph_plan.inputs[chunk]):
+            self.finish(worker, graph, [chunk])
+        else:
+            self.hands[worker].pop(0)
+            self.post(ChunksReturned(worker, graph, [chunk]))
+
+    def pinned(self) -> set[tuple[int, int]]:
+        """Return what workers, and the client, are reading."""
+        inputs = {
+            (graph, source)
+            for hand in self.hands.values()
+            for graph, chunk in hand
+            for source in self.plans[graph].inputs[chunk]
+        }
+        return inputs | {
+            (graph, chunk) for graph in self.finished - self.taken for chunk in self.plans[graph].outputs
+        }
+
+    def finish(self, worker: int, graph: int, chunks: Iterable[int], seconds: float = 1e-4) -> None:
+        chunks = list(chunks)
+        sizes, on_disk = {}, []
+        self.load(worker, graph, chunks)
+        for chunk in chunks:
+            if worker == CLIENT:
+                self.done_in_client.append(chunk)
+            self.hands[worker].remove((graph, chunk))
+            size = self.sizes[chunk]
+            if size and worker != CLIENT and chunk in self.overflowing:
+                sizes[chunk] = size
+                on_disk.append(chunk)
+                self.on_disk.add((graph, chunk))
+                self.written.add((graph, chunk))
+            elif size and worker != CLIENT:
+                sizes[chunk] = self.stored[graph, chunk] = size
+            else:
+                self.stored[graph, chunk] = 0
+        durations = [seconds] * len(chunks)
+        self.post(ChunksFinished(worker, graph, chunks, durations, sizes, sizes, on_disk=on_disk))
+
+    def load(self, worker: int, graph: int, chunks: Iterable[int]) -> None:
+        """Put back into the store what a worker needs for chunks and was told to load."""
+        loads = self.loads.get(graph, {})
+        for source in {source for chunk in chunks for source in self.plans[graph].inputs[chunk]}:
+            if loads.get(source) == worker and (graph, source) in self.on_disk:
+                del loads[source]
+                self.on_disk.remove((graph, source))
+                self.stored[graph, source] = self.sizes[source]
+                self.ever_loaded.append((graph, source))
+                self.post(ChunksRestored(worker, graph, [source]))
+
+    def lose(self, worker: int) -> None:
+        """Let a worker die and start again."""
+        self.hands.pop(worker)
+        for loads in self.loads.values():
+            for source in [source for source, loader in loads.items() if loader == worker]:
+                del loads[source]
+        self.post(WorkerLost(worker, None))
+        self.start(worker)
+
+    def take_results(self, graph: int) -> None:
+        self.taken.add(graph)
+        self.post(ResultsTaken(graph))
+
+    def persist_results(self, graph: int) -> None:
+        """Let the results of a graph stay in the store."""
+        outputs = self.plans[graph].outputs
+        self.persisted.update((graph, chunk) for chunk in outputs)
+        self.taken.add(graph)
+        self.post(ResultsPersisted(graph, outputs))
+
+    def answer(self, written: bool = True) -> None:
+        """Let the disk answer the oldest request."""
+        id = self.writing.pop(0)
+        if written and id in self.stored:
+            self.written.add(id)
+        size_bytes = self.plans[id[0]].copied_bytes.get(id[1], self.sizes[id[1]])
+        self.post(ObjectSpilled(id, size_bytes, written))
+
+    def step(self) -> bool:
+        """Let something happen; False if nothing can."""
+        for worker, hand in self.hands.items():
+            if hand:
+                self.work(worker)
+                return True
+        if self.writing:
+            self.answer()
+            return True
+        due_s = self.machine.next_due_s()
+        if due_s is not None:
+            self.now_s = due_s
+            self.post(TimePassed())
+            return True
+        return False
+
+    def run(self) -> None:
+        while self.step():
+            pass
+
+    def run_workers(self) -> None:
+        """Let everything happen but in the user's process."""
+        while any(self.hands[worker] for worker in self.hands if worker != CLIENT) or self.writing:
+            for worker in self.hands:
+                if worker != CLIENT and self.hands[worker]:
+                    self.work(worker)
+            if self.writing:
+                self.answer()
+
+
+def pairs(count: int) -> GraphPlan:
+    """Return a plan of so many sources and of a sink that needs the first and the last, the second and so on."""
+    inputs: list[tuple[int, ...]] = [()] * count
+    inputs += [(number, count - 1 - number) for number in range(count // 2)]
+    inputs.append(tuple(range(count, len(inputs))))
+    return plan(*inputs, operand_of=[0] * count + [1] * (count // 2) + [2])
+
+
+def sizes_of(graph_plan: GraphPlan, *by_operand: int) -> list[int]:
+    return [by_operand[operand] for operand in graph_plan.operand_of]
