@@ -10,7 +10,6 @@ import sys
 import dask
 import pytest
 from click.testing import CliRunner
-from conftest import eventually
 
 import benchmarks.memory
 from benchmarks import memory_command
@@ -20,6 +19,7 @@ from benchmarks.jobs import LimitedJob, Measurement
 from benchmarks.memory import memory_kind, peak_memory, tree_bytes
 from benchmarks.memory_cases import CASES, GROUPS
 from benchmarks.memory_command import outcome, row
+from tests.conftest import eventually
 
 pytestmark = pytest.mark.slow
 

@@ -15,10 +15,8 @@ from typing import Any
 import dask
 import dask.array as da
 import pytest
-from conftest import eventually
 from dask.callbacks import Callback
 from dask.diagnostics import ProgressBar
-from tasks import die_first, fail_first, wait_for
 
 from dask_mars import Runtime, errors, units
 from dask_mars.diagnostics import Progress
@@ -27,6 +25,8 @@ from dask_mars.engine.listeners import listeners
 from dask_mars.observe.layers import LayerIndex
 from dask_mars.observe.tally import Tally
 from dask_mars.observe.terminal import LinesDisplay
+from tests.conftest import eventually
+from tests.tasks import die_first, fail_first, wait_for
 
 Console = pytest.importorskip("rich.console").Console
 

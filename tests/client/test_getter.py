@@ -23,7 +23,6 @@ import pytest
 from dask._task_spec import Alias, DataNode, List, Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph
 from dask.utils_test import GetFunctionTestMixin
-from tasks import fail_first, large_array, note, note_name, noted, notes, pid_after, pid_of
 
 import dask_mars
 from dask_mars import Runtime
@@ -31,6 +30,7 @@ from dask_mars.client.computation import GraphComputation
 from dask_mars.engine import graph_run as client_messages
 from dask_mars.runtimes import _default
 from tests.constants import constants
+from tests.tasks import fail_first, large_array, note, note_name, noted, notes, pid_after, pid_of
 
 pytestmark = pytest.mark.timeout(300)
 

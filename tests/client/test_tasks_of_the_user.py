@@ -15,12 +15,12 @@ import dask.array as da
 import dask.bag as db
 import numpy as np
 import pytest
-import tasks
-from conftest import eventually
 from dask.callbacks import Callback
-from tasks import PATIENCE_S, Session, meet_in
 
 from dask_mars import Runtime
+from tests import tasks
+from tests.conftest import eventually
+from tests.tasks import PATIENCE_S, Session, meet_in
 
 pytestmark = pytest.mark.timeout(60)
 

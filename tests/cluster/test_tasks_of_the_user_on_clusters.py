@@ -11,9 +11,9 @@ from typing import Any
 import dask
 import distributed
 import pytest
-from tasks import PATIENCE_S, Session, meet_in
 
 import dask_mars
+from tests.tasks import PATIENCE_S, Session, meet_in
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -14,7 +14,6 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from conftest import Scripts, eventually, files
 
 from dask_mars import Runtime, config
 from dask_mars.engine import loop, processes
@@ -22,6 +21,7 @@ from dask_mars.engine.engine import Engine
 from dask_mars.errors import AddressSpaceTooSmall, ResultTooLarge, SpillDiskFailed, StoreFull
 from dask_mars.limits import AddressSpace
 from dask_mars.store import arena
+from tests.conftest import Scripts, eventually, files
 
 MIB = 1 << 20
 

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Scripts, environment_for_scripts
 
 from dask_mars.descriptors import hold_streams
+from tests.conftest import Scripts, environment_for_scripts
 
 REDIRECTIONS = ("<&-", ">&-", "2>&-")
 CLOSED = [(2,), (0, 1, 2)]

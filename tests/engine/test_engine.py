@@ -27,8 +27,6 @@ import dask.array as da
 import numpy as np
 import psutil
 import pytest
-from conftest import eventually, shared_runtime
-from tasks import large_array, pid_after, pid_of, wait_for
 
 import dask_mars
 from dask_mars import Runtime, config
@@ -37,7 +35,9 @@ from dask_mars.errors import EngineStopped
 from dask_mars.protocol import channel
 from dask_mars.protocol.ambient import WORKER_ENVIRONMENT
 from dask_mars.runtimes import _Default
+from tests.conftest import eventually, shared_runtime
 from tests.constants import constants
+from tests.tasks import large_array, pid_after, pid_of, wait_for
 
 pytestmark = pytest.mark.timeout(300)
 

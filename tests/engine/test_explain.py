@@ -11,9 +11,6 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from conftest import LEAST_LIMIT_OF_TWO, eventually
-from machines import CheckedMachine
-from tasks import wait_for
 
 import dask_mars
 from dask_mars.engine.explain import RunningStep, explain, explain_chunk
@@ -22,6 +19,9 @@ from dask_mars.errors import Cancelled, EngineStopped, Stalled
 from dask_mars.graph.chunks import ChunkGraph, Declared
 from dask_mars.graph.ids import subtask_id
 from dask_mars.scheduler.events import CLIENT, ChunkFailed, ChunksFinished, TimePassed
+from tests.conftest import LEAST_LIMIT_OF_TWO, eventually
+from tests.machines import CheckedMachine
+from tests.tasks import wait_for
 
 NAMES = ["a", "b", "c", "d", "e", "f"]
 

@@ -27,11 +27,9 @@ import dask.array as da
 import numpy as np
 import psutil
 import pytest
-from conftest import eventually
 from dask._task_spec import DataNode
 from dask.callbacks import Callback
 from dask.utils import SerializableLock
-from tasks import die_first, fail_first, large_array, note, noted, notes, pid_of
 
 from dask_mars import Runtime
 from dask_mars.diagnostics import decode_subtask_id
@@ -46,8 +44,9 @@ from dask_mars.errors import (
 )
 from dask_mars.protocol import channel
 from dask_mars.protocol.messages import Failed, Finished, Restored, Returned, Unretained, as_plain
-from tests.conftest import LEAST_LIMIT, limit_with_room
+from tests.conftest import LEAST_LIMIT, eventually, limit_with_room
 from tests.constants import constants
+from tests.tasks import die_first, fail_first, large_array, note, noted, notes, pid_of
 
 # Under a limit that hangs on what this process takes already, the largest takes 20 s on a busy machine.
 pytestmark = pytest.mark.timeout(300)

@@ -6,11 +6,11 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from conftest import Scripts
 
 from dask_mars import config
 from dask_mars.engine.engine import Engine
 from dask_mars.errors import EngineStartFailed
+from tests.conftest import Scripts
 
 PATCHED = """
 from gevent import monkey

@@ -20,8 +20,6 @@ import dask.array as da
 import numpy as np
 import psutil
 import pytest
-from conftest import eventually, files
-from tasks import note, notes, pid_of, wait_for
 
 from dask_mars import Runtime
 from dask_mars.engine import workforce
@@ -29,7 +27,9 @@ from dask_mars.engine.engine import Engine
 from dask_mars.engine.idle import IdleClock
 from dask_mars.scheduler.replay import replay
 from dask_mars.worker.loop import WorkerProcess
+from tests.conftest import eventually, files
 from tests.constants import constants
+from tests.tasks import note, notes, pid_of, wait_for
 
 pytestmark = pytest.mark.timeout(300)
 

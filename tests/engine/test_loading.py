@@ -13,7 +13,6 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from conftest import files
 
 from dask_mars.engine.receiver import Receiver
 from dask_mars.errors import SpillError, StoreFull
@@ -23,6 +22,7 @@ from dask_mars.store.arena import Arena, create
 from dask_mars.store.spill_files import SpillFiles
 from dask_mars.store.store import Store
 from dask_mars.worker.loop import KnownGraph, WorkerProcess
+from tests.conftest import files
 
 MIB = 1 << 20
 CAPACITY_BYTES = 16 * MIB

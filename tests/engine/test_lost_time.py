@@ -10,13 +10,13 @@ from typing import Any
 
 import dask
 import pytest
-from conftest import eventually
 
 from dask_mars import Runtime
 from dask_mars.engine import startup
 from dask_mars.engine.lost_time import has_lock, lost_s
 from dask_mars.limits import PROC
 from dask_mars.optimize import library_code
+from tests.conftest import eventually
 
 pytestmark = [
     pytest.mark.timeout(300),

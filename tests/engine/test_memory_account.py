@@ -13,8 +13,6 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import pytest
-from conftest import eventually, limit_with_room
-from tasks import large_array, wait_for
 
 from dask_mars import Runtime
 from dask_mars.diagnostics import Listener, add_listener, remove_listener
@@ -22,6 +20,8 @@ from dask_mars.engine import memory_account
 from dask_mars.engine.listeners import ProcessesMeasured
 from dask_mars.engine.memory_account import MemoryAccount, ProcessMemory
 from dask_mars.errors import EngineStopped
+from tests.conftest import eventually, limit_with_room
+from tests.tasks import large_array, wait_for
 
 pytestmark = pytest.mark.timeout(300)
 

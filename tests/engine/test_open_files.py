@@ -13,11 +13,11 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from conftest import eventually
 
 from dask_mars import Runtime
 from dask_mars.client import computation as computations
 from dask_mars.errors import Cancelled
+from tests.conftest import eventually
 
 pytestmark = pytest.mark.timeout(60)
 

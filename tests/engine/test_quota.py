@@ -15,11 +15,11 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from conftest import eventually, runtime_with_room, shared
 
 from dask_mars import Runtime
 from dask_mars.errors import Cancelled, QuotaExceeded, WorkerDied
 from dask_mars.store.in_place_sealing import has_object_quotas
+from tests.conftest import eventually, runtime_with_room, shared
 from tests.tasks import note, note_and_grow, notes, wait_for
 
 pytest.importorskip("dask_mars.store._arena")

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Scripts
 
 from dask_mars.store import arena
+from tests.conftest import Scripts
 
 NUMBERS = {"x86_64": {"memfd_create": 319, "madvise": 28}, "aarch64": {"memfd_create": 279, "madvise": 233}}
 

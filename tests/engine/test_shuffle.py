@@ -10,8 +10,6 @@ import dask.bag as db
 import numpy as np
 import pytest
 from dask.callbacks import Callback
-from machines import CheckedMachine
-from tasks import die_first, notes
 
 from dask_mars import Runtime
 from dask_mars.diagnostics import Listener, add_listener, remove_listener
@@ -19,6 +17,8 @@ from dask_mars.optimize.prepare import PrepareOptions, prepare
 from dask_mars.scheduler.events import ChunksFinished, ChunksRestored, MemoryMeasured, ObjectSpilled, Run, Spill
 from dask_mars.worker.shuffle import map_bag, map_frame, reduce_bag, reduce_frame
 from studies.graphs import handed_over
+from tests.machines import CheckedMachine
+from tests.tasks import die_first, notes
 
 pd = pytest.importorskip("pandas")
 dd = pytest.importorskip("dask.dataframe")

@@ -15,10 +15,10 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from conftest import LEAST_LIMIT_OF_TWO, eventually, files
 
 import dask_mars
 from dask_mars.errors import QuotaExceeded, SpillDiskFull
+from tests.conftest import LEAST_LIMIT_OF_TWO, eventually, files
 
 MIB = 1 << 20
 

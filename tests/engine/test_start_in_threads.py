@@ -18,8 +18,6 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from conftest import eventually
-from tasks import pid_of
 
 from dask_mars import Runtime
 from dask_mars.diagnostics import EventLog, report
@@ -32,6 +30,8 @@ from dask_mars.labels import WorkerRows, worker_label
 from dask_mars.optimize import library_code
 from dask_mars.store.store import Store
 from dask_mars.worker import thread
+from tests.conftest import eventually
+from tests.tasks import pid_of
 
 pytestmark = pytest.mark.timeout(300)
 

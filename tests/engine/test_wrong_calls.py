@@ -11,11 +11,11 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from conftest import eventually
-from tasks import wait_for
 
 import dask_mars
 from dask_mars import Runtime
+from tests.conftest import eventually
+from tests.tasks import wait_for
 
 Get = Callable[..., Any]
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from dask.array.linalg import _wrapped_qr
 from dask.array.reductions import mean_chunk, moment_chunk
-from symbolic import assert_identical
 
 from dask_mars.expressions import evaluate
 from dask_mars.expressions.partial_results import MeanOfMoments, RItem
 from dask_mars.expressions.rewrite import with_expressions
 from dask_mars.graph.chunks import Operand, Step
+from tests.symbolic import assert_identical
 
 F8 = np.dtype("f8")
 MEAN, MOMENTS = partial(mean_chunk, dtype=F8), partial(moment_chunk, dtype=F8, implicit_complex_dtype=False)

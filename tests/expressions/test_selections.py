@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from dask.array.core import _enforce_dtype
 from dask.array.reductions import mean_chunk
-from symbolic import assert_identical
 
 from dask_mars import Runtime
 from dask_mars.expressions import native
 from dask_mars.expressions.rewrite import with_expressions
 from dask_mars.expressions.selections import SelectedSum, with_selected_sums
 from dask_mars.graph.chunks import Operand, Step
+from tests.symbolic import assert_identical
 
 pytestmark = pytest.mark.skipif(not native.AVAILABLE, reason="the extension was not built")
 

@@ -11,7 +11,6 @@ import dask.array as da
 import numpy as np
 import pytest
 from dask.diagnostics import ProgressBar
-from symbolic import values_of
 
 from dask_mars.client import backend
 from dask_mars.graph.chunks import ChunkGraph, Declared, flatten
@@ -21,6 +20,7 @@ from dask_mars.optimize.fronts import ReadOptions, symbolic_graph
 from dask_mars.optimize.fronts.tasks import low_level_graph
 from dask_mars.optimize.passes import Limits, run_passes
 from dask_mars.optimize.passes.compose import compose
+from tests.symbolic import values_of
 
 
 class Caught(Exception):

@@ -19,7 +19,8 @@ import pytest
 from dask.cache import Cache
 from dask.callbacks import Callback
 from dask.diagnostics import CacheProfiler, Profiler, ProgressBar, ResourceProfiler
-from tasks import large_array, noted, notes
+
+from tests.tasks import large_array, noted, notes
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -191,7 +192,7 @@ def test_inner_computations_are_nobody_elses_business(get: Get) -> None:
 
 
 def test_retried_tasks(tmp_path: Path, get: Get) -> None:
-    from tasks import fail_first
+    from tests.tasks import fail_first
 
     with Recorder() as recorder:
         assert get({"a": (fail_first, tmp_path / "calls", 1, 3)}, "a", retries=1) == 3
@@ -200,7 +201,7 @@ def test_retried_tasks(tmp_path: Path, get: Get) -> None:
 
 
 def test_tasks_of_workers_that_die(tmp_path: Path, get: Get) -> None:
-    from tasks import die_first
+    from tests.tasks import die_first
 
     graph = {"a": (die_first, tmp_path / "deaths", 1, 3), "b": (add, "a", 1)}
     with Recorder() as recorder:

@@ -17,8 +17,6 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from conftest import eventually
-from tasks import die_first, large_array, pid_of, wait_for
 
 import dask_mars
 from dask_mars import Runtime, errors
@@ -29,6 +27,8 @@ from dask_mars.graph.ids import SubtaskIds, depths_of, subtask_id
 from dask_mars.observe import event_log
 from dask_mars.observe.trace_file import TraceFile
 from dask_mars.scheduler.events import ChunksFinished
+from tests.conftest import eventually
+from tests.tasks import die_first, large_array, pid_of, wait_for
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from notebooks import notebook_of, run_notebook, serving
 
 import dask_mars
 from dask_mars.diagnostics import Progress
 from dask_mars.observe import progress
+from tests.observe.notebooks import notebook_of, run_notebook, serving
 
 SETUP = """
 import dask, dask.array as da, dask_mars

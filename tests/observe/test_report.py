@@ -13,7 +13,6 @@ import dask.array as da
 import numpy as np
 import pytest
 from dask.callbacks import Callback
-from tasks import die_first, fail_first
 
 from dask_mars import Runtime
 from dask_mars.diagnostics import report
@@ -21,6 +20,7 @@ from dask_mars.engine.listeners import listeners
 from dask_mars.observe import report_page
 from dask_mars.observe.recorded import Recorded
 from dask_mars.observe.recording import Happening, LayerCosts, MemoryPoint
+from tests.tasks import die_first, fail_first
 
 pytestmark = pytest.mark.timeout(300)
 

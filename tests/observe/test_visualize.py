@@ -15,8 +15,6 @@ import pytest
 from dask.utils import key_split
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import plan
-from symbolic import evaluate
 
 import dask_mars
 from dask_mars import units
@@ -39,6 +37,8 @@ from dask_mars.optimize.prepare import prepare
 from dask_mars.scheduler.events import CLIENT, ChunksFinished, GraphSubmitted, Run, WorkerStarted
 from dask_mars.scheduler.machine import Machine
 from dask_mars.scheduler.simulate import NO_WORKER, simulate
+from tests.machines import plan
+from tests.symbolic import evaluate
 
 needs_matplotlib = pytest.mark.skipif(
     not importlib.util.find_spec("matplotlib"), reason="matplotlib is not installed"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dask
 import pytest
-from array_calls import CALLS, NAMESPACES, Arrays, public_functions
-from symbolic import Here, assert_identical, dependencies, dependencies_of_dask
+
+from tests.array_calls import CALLS, NAMESPACES, Arrays, public_functions
+from tests.symbolic import Here, assert_identical, dependencies, dependencies_of_dask
 
 
 @pytest.mark.parametrize("namespace", NAMESPACES)

@@ -12,18 +12,18 @@ import dask.array as da
 import dask.bag as db
 import numpy as np
 import pytest
-from array_calls import CALLS, Arrays
 from dask._task_spec import Alias, DataNode, Task, TaskRef
 from dask.blockwise import Blockwise, blockwise
 from dask.core import flatten
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
-from symbolic import Here, assert_identical
 
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.fronts import ReadOptions, symbolic_graph
 from dask_mars.optimize.fronts.blockwise import lazy_blockwise
+from tests.array_calls import CALLS, Arrays
 from tests.conftest import without_addresses
+from tests.symbolic import Here, assert_identical
 
 Get = Any
 

@@ -14,7 +14,6 @@ import pytest
 from dask._task_spec import Alias, DataNode, List, Task, TaskRef, convert_legacy_graph
 from dask.blockwise import Blockwise, BlockwiseDep, BlockwiseDepDict, blockwise, blockwise_token
 from dask.highlevelgraph import HighLevelGraph
-from symbolic import Here, assert_identical, dependencies, evaluate, function_names
 
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.optimize.compiler import LARGE_LITERAL_BYTES, Compiler
@@ -22,6 +21,7 @@ from dask_mars.optimize.convert import convert as convert_lazy
 from dask_mars.optimize.fronts import blockwise as module
 from dask_mars.optimize.fronts.base import NotSymbolic
 from dask_mars.optimize.fronts.blockwise import BlockwiseRecords, lazy_blockwise
+from tests.symbolic import Here, assert_identical, dependencies, evaluate, function_names
 
 COUNTS = {"x": (2, 3), "y": (3, 2), "v": (3,), "w": (1,), "one": (1, 3)}
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from symbolic import function_names, in_place, prepared
 
 from dask_mars.graph.chunks import ChunkGraph
+from tests.symbolic import function_names, in_place, prepared
 
 pytestmark = pytest.mark.usefixtures("small_chunks")
 

@@ -12,12 +12,12 @@ import pytest
 from dask._task_spec import DataNode, Task, TaskRef
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from symbolic import Here, evaluate, function_names, passed
 
 from dask_mars.graph.chunks import DATA, ChunkGraph
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.passes.compose import compose
 from dask_mars.optimize.passes.splice import LONGEST, splice
+from tests.symbolic import Here, evaluate, function_names, passed
 
 
 def inc(value: Any) -> Any:

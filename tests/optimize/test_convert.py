@@ -29,11 +29,11 @@ from dask._task_spec import (
 from dask.utils import apply
 from hypothesis import given
 from hypothesis import strategies as st
-from symbolic import evaluate
 
 from dask_mars.graph.chunks import DATA, Constant, Operand, Step, Subprogram
 from dask_mars.optimize.compiler import LARGE_LITERAL_BYTES
 from dask_mars.optimize.convert import convert
+from tests.symbolic import evaluate
 
 Point = namedtuple("Point", "x y")
 

@@ -12,8 +12,6 @@ import dask.bag as db
 import partd
 import pytest
 from dask.bag.core import partition
-from machines import CheckedMachine
-from tasks import die_first, fail_first, notes
 
 from dask_mars import Runtime
 from dask_mars.errors import WorkerDied
@@ -21,6 +19,8 @@ from dask_mars.optimize.known import appends
 from dask_mars.optimize.prepare import PrepareOptions, prepare
 from dask_mars.scheduler.events import ChunkFailed, FailGraph, Run, WorkerLost, WorkerStarted
 from studies.graphs import handed_over
+from tests.machines import CheckedMachine
+from tests.tasks import die_first, fail_first, notes
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -9,13 +9,13 @@ import dask
 import dask.array as da
 import pytest
 from dask._task_spec import DataNode, List, Task, TaskRef
-from symbolic import evaluate, function_names, passed
 
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.passes import Limits
 from dask_mars.optimize.passes.folding import fold_initial
 from dask_mars.optimize.prepare import PrepareOptions, prepare
+from tests.symbolic import evaluate, function_names, passed
 
 
 def ref(name: str, number: int) -> TaskRef:

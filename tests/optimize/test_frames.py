@@ -8,12 +8,12 @@ import dask
 import numpy as np
 import pytest
 from dask._task_spec import Task, TaskRef, convert_legacy_graph
-from graphs import dependencies_of, handed_over, resolved, symbolic
-from symbolic import evaluate, passed
 
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.fronts import ReadOptions, frames, symbolic_graph
 from dask_mars.optimize.passes.compose import compose
+from tests.graphs import dependencies_of, handed_over, resolved, symbolic
+from tests.symbolic import evaluate, passed
 
 pd = pytest.importorskip("pandas")
 dd = pytest.importorskip("dask.dataframe")

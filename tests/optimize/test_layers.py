@@ -12,13 +12,13 @@ from dask._task_spec import convert_legacy_graph
 from dask.array.optimization import optimize as optimize_arrays
 from dask.highlevelgraph import HighLevelGraph
 from dask.layers import ArrayOverlapLayer
-from graphs import dependencies_of, resolved, symbolic
-from symbolic import Here, evaluate
 
 from dask_mars.graph.chunks import flatten
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.fronts.base import NotSymbolic
 from dask_mars.optimize.fronts.overlap import OverlapRecords, lazy_overlap
+from tests.graphs import dependencies_of, resolved, symbolic
+from tests.symbolic import Here, evaluate
 
 
 def dependencies_in_dask(x: da.Array) -> dict[Any, set[Any]]:

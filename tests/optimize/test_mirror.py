@@ -10,9 +10,9 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from symbolic import function_names, in_place, prepared
 
 from dask_mars.graph.chunks import ChunkGraph
+from tests.symbolic import function_names, in_place, prepared
 
 
 def matrix(shape: Any = (40, 30), chunks: Any = 10, seed: int = 0) -> Any:

@@ -7,10 +7,10 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import pytest
-from symbolic import assert_identical, in_place
 
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.optimize.fronts.parts import Residents
+from tests.symbolic import assert_identical, in_place
 
 
 def edges(graph: ChunkGraph) -> int:

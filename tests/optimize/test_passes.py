@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from symbolic import assert_identical, evaluate, passed
-from test_compose import graphs
 
 from dask_mars.graph.callables import module_of
 from dask_mars.graph.chunks import ChunkGraph
@@ -20,6 +18,8 @@ from dask_mars.optimize.fronts import ReadOptions, symbolic_graph
 from dask_mars.optimize.passes import PASSES
 from dask_mars.optimize.passes.edit import RecomputeRules
 from studies.graphs import handed_over
+from tests.optimize.test_compose import graphs
+from tests.symbolic import assert_identical, evaluate, passed
 
 pytestmark = pytest.mark.usefixtures("small_chunks")
 

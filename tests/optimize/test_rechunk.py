@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from symbolic import assert_identical, in_place
 
 from dask_mars.cluster.requirements import RequirementsFinder
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.optimize.fronts import rechunk
 from dask_mars.optimize.prepare import PrepareOptions, prepare
 from studies.graphs import handed_over
+from tests.symbolic import assert_identical, in_place
 
 #: Shape, chunks before, chunks after.
 CASES = [

@@ -10,8 +10,6 @@ import dask.array as da
 import numpy as np
 import pytest
 from dask._task_spec import DataNode, List, Task, TaskRef
-from graphs import handed_over
-from symbolic import evaluate, function_names, passed
 
 from dask_mars.expressions import draws
 from dask_mars.expressions.rewrite import make_ns
@@ -22,6 +20,8 @@ from dask_mars.optimize.passes import Limits
 from dask_mars.optimize.passes.edit import RecomputeRules
 from dask_mars.optimize.passes.recompute import READ_NS, WRITE_NS, is_cheaper, recompute
 from dask_mars.optimize.prepare import PrepareOptions, prepare
+from tests.graphs import handed_over
+from tests.symbolic import evaluate, function_names, passed
 
 
 def ref(name: str, number: int) -> TaskRef:

@@ -9,7 +9,6 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from symbolic import function_names, in_place, passed, prepared
 
 from dask_mars.graph.chunks import DATA, ChunkGraph
 from dask_mars.optimize.convert import convert
@@ -17,6 +16,7 @@ from dask_mars.optimize.passes import common_inputs, reductions
 from dask_mars.optimize.passes.compose import compose
 from dask_mars.optimize.passes.reductions import fuse_reductions
 from studies.graphs import handed_over
+from tests.symbolic import function_names, in_place, passed, prepared
 
 pytestmark = pytest.mark.usefixtures("small_chunks")
 

@@ -9,7 +9,6 @@ import dask.array as da
 import numpy as np
 import pytest
 from dask._task_spec import Task, TaskRef, _execute_subgraph
-from symbolic import assert_identical, evaluate, function_names
 
 from dask_mars.expressions.rewrite import with_expressions
 from dask_mars.graph.chunks import ChunkGraph, Constant, Subprogram
@@ -17,6 +16,7 @@ from dask_mars.optimize import compiler
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.prepare import prepare
 from studies.graphs import handed_over
+from tests.symbolic import assert_identical, evaluate, function_names
 
 
 def fused(count: int, steps: list[Task], blocks: int = 4) -> dict[Any, Any]:

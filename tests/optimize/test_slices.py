@@ -12,11 +12,11 @@ from dask.array.chunk import getitem
 from dask.array.core import getter, getter_inline, getter_nofancy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from symbolic import Here, assert_identical, evaluate, function_names, passed
 
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.passes.compose import compose
+from tests.symbolic import Here, assert_identical, evaluate, function_names, passed
 
 VALUES = np.arange(400.0).reshape(20, 20)
 

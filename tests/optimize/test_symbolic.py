@@ -10,11 +10,12 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from array_calls import CALLS, Arrays
 from dask.utils import SerializableLock
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from symbolic import Here, assert_identical, dependencies, dependencies_of_dask
+
+from tests.array_calls import CALLS, Arrays
+from tests.symbolic import Here, assert_identical, dependencies, dependencies_of_dask
 
 DTYPES = ["?", "i1", "u2", "i4", "i8", "f2", "f4", "f8", "c8", "c16", "M8[s]", "m8[s]"]
 #: What makes floats hard.

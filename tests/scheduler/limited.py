@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from machines import plan
-
 from dask_mars.scheduler.events import (
     CLIENT,
     ChunksFinished,
@@ -37,6 +35,7 @@ from dask_mars.scheduler.events import (
     WorkerStarted,
 )
 from dask_mars.scheduler.machine import Machine, Parameters
+from tests.machines import plan
 
 
 class Host:

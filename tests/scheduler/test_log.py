@@ -12,8 +12,6 @@ import dask.array as da
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from conftest import LEAST_LIMIT_OF_TWO
-from machines import plan, tree
 
 from dask_mars import Runtime
 from dask_mars.engine.recorder import Recorder
@@ -30,6 +28,8 @@ from dask_mars.scheduler.events import (
 from dask_mars.scheduler.log import LogError, as_plain, first_line, from_plain, line, read
 from dask_mars.scheduler.machine import Machine, Parameters
 from dask_mars.scheduler.replay import main, replay
+from tests.conftest import LEAST_LIMIT_OF_TWO
+from tests.machines import plan, tree
 
 KINDS = [*typing.get_args(events.Event), *typing.get_args(events.Instruction)]
 

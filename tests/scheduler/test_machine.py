@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from machines import CheckedMachine, plan
 
 from dask_mars.scheduler.events import (
     CLIENT,
@@ -25,6 +24,7 @@ from dask_mars.scheduler.events import (
     WorkerStarted,
 )
 from dask_mars.scheduler.machine import Machine
+from tests.machines import CheckedMachine, plan
 
 CHAIN = ((), (0,), (1,))
 DIAMOND = ((), (0,), (0,), (1, 2))

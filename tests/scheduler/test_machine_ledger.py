@@ -5,8 +5,6 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from limited import Host
-from machines import plan
 
 from dask_mars.scheduler.events import (
     CLIENT,
@@ -16,6 +14,8 @@ from dask_mars.scheduler.events import (
     GraphPlan,
     ObjectsReleased,
 )
+from tests.machines import plan
+from tests.scheduler.limited import Host
 
 CHUNKS = 12
 

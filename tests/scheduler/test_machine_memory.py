@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass, field
 
 import pytest
-from limited import Host, pairs, sizes_of
-from machines import begin_writing, plan
 
 from dask_mars.scheduler.estimates import Estimates
 from dask_mars.scheduler.events import (
@@ -26,6 +24,8 @@ from dask_mars.scheduler.events import (
 from dask_mars.scheduler.machine import Machine, Parameters
 from dask_mars.scheduler.memory import RESERVATION, Memory
 from dask_mars.scheduler.objects import Objects, StoredObject
+from tests.machines import begin_writing, plan
+from tests.scheduler.limited import Host, pairs, sizes_of
 
 # -- admission ----------------------------------------------------------------------------------------------------
 

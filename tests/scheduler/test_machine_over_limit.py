@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import pytest
-from machines import LimitedMachine, plan, unknown
 
 from dask_mars.scheduler.events import (
     ChunkFailed,
@@ -29,6 +28,7 @@ from dask_mars.scheduler.events import (
     WorkersRenewed,
     WorkerStarted,
 )
+from tests.machines import LimitedMachine, plan, unknown
 
 
 class Driven(LimitedMachine):

@@ -6,7 +6,6 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import CheckedMachine, begin_writing, plan
 
 from dask_mars.scheduler.events import (
     ChunksFinished,
@@ -30,6 +29,7 @@ from dask_mars.scheduler.events import (
     UseRestored,
     UseSpilled,
 )
+from tests.machines import CheckedMachine, begin_writing, plan
 
 MAKER, USER = 1, 3
 

@@ -6,7 +6,6 @@ import random
 from typing import Any
 
 import pytest
-from machines import LimitedMachine, plan, unknown
 
 from dask_mars.scheduler.events import (
     ChunkFailed,
@@ -28,6 +27,7 @@ from dask_mars.scheduler.events import (
     WorkerLost,
     WorkersRenewed,
 )
+from tests.machines import LimitedMachine, plan, unknown
 
 SLACK = 10
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from machines import CheckedMachine, plan
 
 from dask_mars.scheduler.events import (
     ChunksReturned,
@@ -13,6 +12,7 @@ from dask_mars.scheduler.events import (
     TimePassed,
     WorkerStarted,
 )
+from tests.machines import CheckedMachine, plan
 
 #: Chunks of an operand that takes next to no time, as a rule.
 LEAVES = 20

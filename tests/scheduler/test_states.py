@@ -8,11 +8,11 @@ import re
 from pathlib import Path
 
 import pytest
-from machines import CheckedMachine
 
 from dask_mars.errors import StateError
 from dask_mars.graph.ids import subtask_id
 from dask_mars.scheduler.states import ENDED, LEGAL, MOVES, State, mermaid
+from tests.machines import CheckedMachine
 
 ARCHITECTURE = Path(__file__).resolve().parents[2] / "docs" / "architecture.md"
 PAIRS = list(itertools.product(State, State))

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_store_contract import two_stores
 
 from dask_mars.errors import SpilledValueLost
 from dask_mars.protocol.object_ref import blocks_of, is_map_output, is_spilled, spilled_file
 from dask_mars.store.map_output import MapOutput, pack
 from dask_mars.store.spill_files import SpillFiles
 from dask_mars.store.store import Store
+from tests.store.test_store_contract import two_stores
 
 VALUES = st.one_of(
     st.none(),

@@ -18,7 +18,6 @@ import dask.array as da
 import dask.bag as db
 import numpy as np
 import pytest
-from conftest import eventually
 from dask.array.utils import assert_eq
 from dask.diagnostics import Profiler, ProgressBar
 from dask.graph_manipulation import clone
@@ -32,6 +31,7 @@ from dask_mars.observe.drawing.picture import KNOWN, make_picture
 from dask_mars.optimize.prepare import prepare
 from dask_mars.protocol.object_ref import SPILLED
 from dask_mars.store.persisted import PersistedChunk, value_of
+from tests.conftest import eventually
 from tests.constants import constants
 from tests.tasks import large_array, linger
 

@@ -14,9 +14,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-# Not `tests.conftest`, which would be another module than the one that pytest has loaded.
-from conftest import shared_hosts
-
+from tests.conftest import shared_hosts
 from tests.web.browser import Viewer, browsing, look
 from tests.web.fakes import FakeMonitor
 

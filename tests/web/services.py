@@ -15,14 +15,14 @@ from typing import Any
 
 import psutil
 
-# Not `tests.conftest`, which would be another module than the one that pytest has loaded.
-from conftest import environment_for_scripts, eventually, shared_hosts
-
 from dask_mars.web import wire
 from dask_mars.web.client import Service, connect
 from dask_mars.web.connection import _UnixConnection
 from dask_mars.web.pickles import pack
 from dask_mars.web.versions import versions
+
+# Not `tests.conftest`, which would be another module than the one that pytest has loaded.
+from tests.conftest import environment_for_scripts, eventually, shared_hosts
 
 COMMAND = ["-c", "from dask_mars.commands import web; web()"]
 

@@ -14,7 +14,6 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from conftest import eventually
 
 from dask_mars import Runtime
 from dask_mars.client.backend import EngineBackend
@@ -26,6 +25,7 @@ from dask_mars.web.runtime_monitor import RuntimeMonitor
 from dask_mars.web.service import results
 from dask_mars.web.service.lines import Lines
 from dask_mars.web.service.runner import Runner, _checkpoint
+from tests.conftest import eventually
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -24,8 +24,6 @@ import dask
 import numpy as np
 import psutil
 import pytest
-from conftest import eventually, shared_runtime
-from tasks import large_array, note, note_name, notes, pid_of, wait_for
 
 from dask_mars import Runtime
 from dask_mars.client.computation import GraphComputation
@@ -37,7 +35,8 @@ from dask_mars.graph.ids import write_subtask_id
 from dask_mars.protocol.control import COMPUTE, NO_CHUNK, STEP_AT, ControlPage, page_bytes, to_stop
 from dask_mars.protocol.locks import InterprocessLock
 from dask_mars.worker.interrupts import SIGNAL, may_interrupt
-from tests.conftest import limit_with_room
+from tests.conftest import eventually, limit_with_room, shared_runtime
+from tests.tasks import large_array, note, note_name, notes, pid_of, wait_for
 
 pytestmark = pytest.mark.timeout(300)
 
