@@ -248,7 +248,7 @@ class Recording(Listener):
         self.tracks: dict[tuple[int, int], Track] = {}
         self.happenings: deque[Happening] = deque()
         self.memory: list[MemoryPoint] = []
-        self.spills: list[SpillTimes] = []
+        self.spills: deque[SpillTimes] = deque(maxlen=_MOST_POINTS)
         self.limit_bytes = self.peak_bytes = self.spilled_bytes = self.retried = self.dropped = 0
         self._worker_rows = WorkerRows()
         self.labels = self._worker_rows.labels
@@ -286,7 +286,7 @@ class Recording(Listener):
         if track is None and run is not None:
             index, measured = LayerIndex(run.graph.keys, run.graph.operand_of), run.measurements
             track = Track(graph, now_s, index, measured.durations_s, measured.stored_bytes)
-            track.total = sum([operand >= 0 for operand in run.graph.operand_of])
+            track.total = len(run.graph) - len(run.graph.values)
             self.tracks[engine.number, graph] = track
             if self._most_tracks is not None and len(self.tracks) > self._most_tracks:
                 del self.tracks[next(iter(self.tracks))]
@@ -324,7 +324,7 @@ class Recording(Listener):
         self._note(Happening(now_s, "death", text, graph, self._row(engine, event.worker)))
 
     def _on_spilled(self, engine: EngineView, event: ObjectSpilled, now_s: float) -> None:
-        if event.ended_s and event.written and len(self.spills) < _MOST_POINTS:
+        if event.ended_s and event.written:
             key = _cut(str(engine.key_of(event.object)))
             self.spills.append(SpillTimes(event.began_s, event.ended_s, event.size_bytes, event.object[0], key))
 

@@ -20,7 +20,7 @@ import pytest
 
 import dask_mars
 from dask_mars import Runtime, errors
-from dask_mars.diagnostics import EventLog, Listener, add_listener, decode_subtask_id, remove_listener
+from dask_mars.diagnostics import EventLog, Listener, add_listener, decode_subtask_id, remove_listener, report
 from dask_mars.engine.listeners import ProcessesMeasured, listeners
 from dask_mars.graph import ids
 from dask_mars.graph.ids import SubtaskIds, depths_of, subtask_id
@@ -176,37 +176,26 @@ def test_a_failing_task(get: Get, path: Path):
     assert row_names(log)[failed["tid"]].startswith("worker")
 
 
-def test_a_killed_worker(path: Path, tmp_path: Path):
-    with Runtime(num_workers=1) as runtime:
-        assert eventually(runtime.start().engine().worker_pids)
-        (before,) = runtime.engine().worker_pids()
-        with EventLog(path):
-            assert runtime.get({"a": (die_first, tmp_path / "died", 1, 5), "b": (pid_of, "a")}, ["a", "b"])[0] == 5
-            (after,) = runtime.engine().worker_pids()
+def test_workers_that_die_and_that_end_for_want_of_work(path: Path, tmp_path: Path):
+    with dask.config.set({"dask-mars.idle-timeout": "50 ms"}):
+        runtime = Runtime(num_workers=1)
+    with runtime, EventLog(path) as opened:
+        graph = {"a": (die_first, tmp_path / "died", 1, 5), "b": (pid_of, "a")}
+        five, before = runtime.get(graph, ["a", "b"])
+        assert five == 5
+        assert eventually(lambda: not runtime.engine().worker_pids(), 20)
+        after = runtime.get({"c": (pid_of,)}, "c")
     log = events(path)
     names = row_names(log)
     (lost,) = of_kind(log, name="worker lost")
-    assert names[lost["tid"]] == f"worker 0 (process {before})"
+    assert names[lost["tid"]].startswith("worker 0 (process ")
     assert lost["args"]["chunk"] == "a"
     assert lost["args"]["error"].startswith("WorkerDied: ")
-    (started,) = of_kind(log, name="worker started")
-    assert names[started["tid"]] == f"worker 0 (process {after})"
-    assert {names[event["tid"]] for event in of_kind(log, cat="chunk")} == {f"worker 0 (process {after})"}
-
-
-def test_a_worker_that_ends_for_want_of_work(path: Path):
-    with dask.config.set({"dask-mars.idle-timeout": "50 ms"}):
-        runtime = Runtime(num_workers=1)
-    with runtime, EventLog(path):
-        engine = runtime.engine()
-        before = runtime.get({"a": (pid_of,)}, "a")
-        assert eventually(lambda: not engine.worker_pids(), 20)
-        after = runtime.get({"a": (pid_of,)}, "a")
-    log = events(path)
-    names = row_names(log)
-    assert not of_kind(log, name="worker lost")
-    assert names[of_kind(log, name="worker retired")[0]["tid"]] == f"worker 0 (process {before})"
-    assert names[of_kind(log, name="worker started")[-1]["tid"]] == f"worker 0 (process {after})"
+    started = [names[event["tid"]] for event in of_kind(log, name="worker started")]
+    assert started[-2:] == [f"worker 0 (process {before})", f"worker 0 (process {after})"]
+    assert names[lost["tid"]] not in started[-2:]
+    assert f"worker 0 (process {before})" in [names[one["tid"]] for one in of_kind(log, name="worker retired")]
+    assert opened.lost == 1
 
 
 def test_a_cancelled_graph(runtime: Runtime, path: Path, tmp_path: Path):
@@ -234,9 +223,9 @@ def test_a_cancelled_graph(runtime: Runtime, path: Path, tmp_path: Path):
     assert cancelled["args"] == {"graph": graph["graph"]}
 
 
-def test_what_goes_to_disk(small: Runtime, path: Path):
+def test_what_goes_to_disk(small: Runtime, path: Path, tmp_path: Path):
     x = da.random.default_rng(0).random((2000, 1000), chunks=(250, 1000))
-    with EventLog(path):
+    with EventLog(path), report(tmp_path / "report.html") as opened:
         (x - x.mean()).std().compute(scheduler=small.get)
     log = events(path)
     spills = of_kind(log, ph="X", cat="spill")
@@ -251,6 +240,12 @@ def test_what_goes_to_disk(small: Runtime, path: Path):
     assert all(named[event["args"]["id"]] == event["args"]["chunk"] for event in spills)
     written = max(event["args"]["bytes"] for event in of_kind(log, name="bytes spilled"))
     assert written > 0
+    assert opened.recorded is not None
+    assert opened.recorded.spilled_bytes > 0
+    assert {(spill.size_bytes, spill.key) for spill in opened.recorded.spills} == {
+        (event["args"]["bytes"], event["args"]["chunk"]) for event in spills
+    }
+    assert "went to disk" in (tmp_path / "report.html").read_text()
 
 
 def test_tasks_at_the_same_time_in_the_user_s_process_have_rows_of_their_own(path: Path):

@@ -104,15 +104,16 @@ def test_executed_by_nbclient(tmp_path: Path):
 @pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.skipif(importlib.util.find_spec("jupyterlab") is None, reason="there is no JupyterLab")
-@pytest.mark.parametrize("missing", [(), ("ipywidgets",)])
-def test_in_jupyterlab(missing: tuple[str, ...], tmp_path: Path):
+def test_in_jupyterlab(tmp_path: Path):
     pytest.importorskip("selenium", reason="without selenium no browser is steered")
     from tests.web.browser import CHROMIUM, DRIVER, Viewer, browsing
 
     if CHROMIUM is None or DRIVER is None:
         pytest.skip("there is no chromium, or no chromedriver")
     (tmp_path / "notebooks").mkdir()
-    (tmp_path / "notebooks" / "one.ipynb").write_text(notebook_of(without(*missing) + SETUP, COMPUTE, "'the end'"))
+    (tmp_path / "notebooks" / "one.ipynb").write_text(
+        notebook_of(without("ipywidgets") + SETUP, COMPUTE, "'the end'")
+    )
     with serving(tmp_path / "notebooks") as address, browsing(tmp_path) as driver:
         viewer = Viewer(driver)
         run_notebook(viewer, address, "one.ipynb")

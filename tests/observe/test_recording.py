@@ -6,7 +6,9 @@ from array import array
 from typing import Any
 
 from dask_mars.observe.layers import LayerIndex
-from dask_mars.observe.recording import LayerCosts, Track, _Batch
+from dask_mars.observe.recorded import recorded_of
+from dask_mars.observe.recording import LayerCosts, Recording, Track, _Batch
+from dask_mars.scheduler.events import CLIENT
 
 
 def track_of(keys: list[Any], *batches: Any) -> Track:
@@ -62,3 +64,21 @@ def test_steps_say_when_chunks_ran_and_how_long_they_loaded_and_sealed():
     assert len(track.index.keys) == 0
     track.digest()
     assert track.costs() == costs
+
+
+def test_computations_of_a_recording_are_shown_together():
+    recording = Recording()
+    # Threads of the user's process run side by side, and share a row of the page.
+    side_by_side = [(10.0, 10.0, 12.0), (11.0, 11.0, 13.0)]
+    first = track_of([("a", 0), ("b", 1)], (13.0, CLIENT, [0, 1], [2.0, 2.0], side_by_side))
+    second = track_of(
+        [("b", 0), ("a", 2)], (17.0, 0, [0, 1], [1.0, 1.0], [(15.0, 15.0, 16.0), (16.0, 16.0, 17.0)])
+    )
+    for number, (track, began_s) in enumerate([(first, 10.0), (second, 14.0)]):
+        track.began_s = began_s
+        recording.tracks[1, number] = track
+    recorded = recorded_of(recording)
+    assert list(recorded.layers) == ["a", "b"]
+    assert recorded.rows == [(-1, 0.0, 2.0, 0, 1), (-1, 2.0, 3.0, 1, 1), (0, 5.0, 6.0, 1, 1), (0, 6.0, 7.0, 0, 1)]
+    assert (recorded.length_s, recorded.chunks, recorded.layers["a"].stored_bytes) == (7.0, 4, 200)
+    assert [one.began_s for one in recorded.computations] == [0.0, 4.0]

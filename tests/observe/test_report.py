@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import dask.array as da
-import numpy as np
 import pytest
 from dask.callbacks import Callback
 
@@ -114,17 +113,6 @@ def test_failures_retries_and_deaths(get: Get, tmp_path: Path):
     assert "ZeroDivisionError" in words
     assert opened.recorded.retried == 2
     assert [one.outcome for one in opened.recorded.computations] == ["finished", "failed"]
-
-
-def test_what_goes_to_disk(tmp_path: Path):
-    x = da.map_blocks(lambda block: block + 1.0, da.zeros((4_000, 4_000), chunks=500), dtype=float)
-    with report(tmp_path / "report.html") as opened, Runtime(2, "400 MiB") as runtime:
-        kept = [x[::step].persist(scheduler=runtime.get) for step in (1, 1, 1)]
-        kept.append(da.map_blocks(np.negative, kept[0]).persist(scheduler=runtime.get))
-        del kept
-    assert opened.recorded.spilled_bytes > 0
-    assert opened.recorded.spills
-    assert "went to disk" in " ".join(read(tmp_path / "report.html").words)
 
 
 def test_as_a_callback(get: Get, tmp_path: Path):

@@ -513,8 +513,6 @@ def test_too_many_chunks_are_refused_with_their_number(tmp_path):
         dask_mars.visualize(x, limit=29)
     assert not [path for path in tmp_path.iterdir() if path.is_file()]
     dask_mars.visualize(x, limit=30)
-    dask_mars.visualize(x, limit=13, composed=True)
-    dask_mars.visualize(x, limit=None)
     with pytest.raises(ValueError, match=r"^5,001 .* the limit is 5,000\. .* chunks\. limit=5001 "):
         dask_mars.visualize(da.zeros(5_001, chunks=1), detail="chunks")
 
@@ -576,7 +574,6 @@ def test_many_chunks_are_drawn_by_layers():
 
 
 def test_chunks_are_drawn_on_request():
-    assert "(5, 5)" in drawn(layered(), detail="chunks")
     assert "4 chunks" in drawn(sum_of_sum(), detail="layers")
     assert "(1, 1)" in drawn(sum_of_sum())
     with pytest.raises(ValueError, match="detail must be 'auto', 'layers' or 'chunks', not 'rows'"):
