@@ -356,13 +356,6 @@ class DeclaredSizes(Sequence[int | None]):
     """Declared bytes of each chunk of a graph in the store, None without a declaration.
 
     They are computed on demand, as most are never needed.
-
-    Parameters
-    ----------
-    graph : ChunkGraph
-        The graph.
-    inline_bytes : int, optional
-        Maximum size of results that travel in messages, and take no bytes in the store.
     """
 
     __slots__ = ("_graph", "_inline_bytes")

@@ -27,17 +27,7 @@ _LAYOUT = struct.Struct("<IHHI")
 
 
 class SubtaskId(NamedTuple):
-    """The parts of an id.
-
-    Attributes
-    ----------
-    graph : int
-        Number of the computation.
-    stage : int
-        Number of the stage within it.
-    number : int
-        Number of the subtask within that.
-    """
+    """The parts of an id."""
 
     graph: int
     stage: int
@@ -96,11 +86,6 @@ def decode_subtask_id(data: bytes | memoryview) -> SubtaskId:
 def depths_of(inputs: Sequence[Sequence[int]]) -> list[int]:
     """Return the longest distance of each chunk from a chunk without inputs, in steps.
 
-    Parameters
-    ----------
-    inputs : sequence of sequence of int
-        Inputs of each chunk, which have smaller numbers than the chunk itself.
-
     Examples
     --------
     >>> depths_of([(), (), (0, 1), (0, 2)])
@@ -115,13 +100,6 @@ def depths_of(inputs: Sequence[Sequence[int]]) -> list[int]:
 
 class SubtaskIds:
     """The ids of a graph's chunks. The first request, in any thread, computes the depths.
-
-    Parameters
-    ----------
-    graph : int
-        Number of the graph.
-    inputs : sequence of sequence of int
-        Inputs of each chunk, which have smaller numbers than the chunk itself.
 
     Examples
     --------

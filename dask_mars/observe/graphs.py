@@ -10,6 +10,7 @@ import dask
 from dask_mars import config
 from dask_mars.graph.chunks import ChunkGraph, flatten
 from dask_mars.optimize.defaults import engine_options
+from dask_mars.optimize.passes import OnPass
 from dask_mars.optimize.prepare import prepare
 
 
@@ -38,10 +39,14 @@ def handed_over(collections: tuple[Any, ...], traverse: bool, optimize_graph: bo
     return found[0]
 
 
-def before_and_after(dsk: Any, keys: list[Any], settings: config.Settings) -> tuple[ChunkGraph, ChunkGraph]:
+def before_and_after(
+    dsk: Any, keys: list[Any], settings: config.Settings, on_pass: OnPass | None = None
+) -> tuple[ChunkGraph, ChunkGraph]:
     """Return the graph before composing, and the one that an engine runs."""
     cache = dask.config.get("cache", None)
     options = engine_options(settings.num_workers, lambda: settings.store_limit)
+    if on_pass is not None:
+        options = options._replace(on_pass=on_pass)
     after = prepare(dsk, keys, options, cache=cache)
     return prepare(dsk, keys, composed=False, cache=cache), after
 

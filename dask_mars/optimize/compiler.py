@@ -94,30 +94,7 @@ class _Pattern:
 
 
 class Compiler:
-    """Turns the tasks of one Dask graph into programs, and programs into operands.
-
-    Parameters
-    ----------
-    dsk : mapping
-        The low-level graph: key to `GraphNode`, legacy task or value.
-    layers : iterable of LazyLayer
-        Layers whose blocks belong to the graph as well.
-    split_locked_stores : bool, optional
-        Separate stores under a lock from the computation of their sources: only the store then holds the lock.
-    asked_for : collection of key, optional
-        As `LazyLayers` takes it.
-
-    Attributes
-    ----------
-    layers : LazyLayers
-        The records of the layers' blocks.
-    operands : list of Operand
-        The operands that `operand_of` numbers.
-    extra : dict
-        Nodes besides those of Dask's graph, by key: large literals and the halves of split tasks.
-    targets : set
-        Keys of tasks that make the targets of stores.
-    """
+    """Turns the tasks of one Dask graph into programs, and programs into operands."""
 
     def __init__(
         self,
@@ -131,7 +108,9 @@ class Compiler:
         # A proxy, to avoid a cycle: the graph's data, perhaps large, are freed together with the compiler.
         self.layers = LazyLayers(layers, weakref.proxy(self), asked_for)
         self.operands: list[Operand] = []
+        #: Nodes besides those of Dask's graph: large literals and the halves of split tasks.
         self.extra: dict[Key, Any] = {}
+        #: Keys of tasks that make the targets of stores.
         self.targets: set[Key | None] = set()
         self._dsk = dsk
         #: All values that legacy tasks may mean as keys.

@@ -63,19 +63,7 @@ class Converter:
         self._shuffles = Shuffles() if may_be_there() and not keep_file_shuffles else None
 
     def convert(self, wanted: Sequence[Key]) -> ChunkGraph:
-        """Walk from the requested keys.
-
-        Raises
-        ------
-        TypeError
-            A requested key cannot be a key.
-        KeyError
-            A requested key is not in the graph.
-        ValueError
-            A task depends on a key that is not in the graph.
-        RuntimeError
-            The graph has a cycle.
-        """
+        """Walk from the requested keys."""
         graph, ids = self._graph, self._graph.ids
         for key in wanted:
             refuse_unhashable(key)

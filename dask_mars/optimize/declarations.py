@@ -85,13 +85,6 @@ def declarations(dsk: Any, tasks: Mapping[Key, Any] | None = None) -> dict[str, 
 
     Optimisation drops them, so this reads the layers as the user made them. Fused layers and composed chunks have
     the name of their last, so its declaration holds for them.
-
-    Parameters
-    ----------
-    dsk : Expr
-        As `dask.compute` makes it.
-    tasks : mapping, optional
-        The low-level graph, if Dask has fused tasks in it: it gives them new names, with aliases from the old.
     """
     found: dict[str, Declared] = {}
     for graph in _high_level_graphs(dsk):

@@ -106,7 +106,7 @@ def right(name: str) -> dict[str, Any]:
 
 
 def test_a_name_that_is_gone_costs_a_warning() -> None:
-    gone = ["dask.layers.ArrayOverlapLayer", "dask._expr._HLGExprSequence"]
+    gone = ["dask._expr._HLGExprSequence"]
     assert outcomes(*gone) == [right(name) for name in gone]
 
 

@@ -9,7 +9,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_mars.graph.chunks import ChunkGraph
@@ -138,6 +138,7 @@ def elementwise_graphs(draw: Any) -> list[Any]:
     return [ENDING[ending](draw(st.sampled_from(arrays))) for ending in endings]
 
 
+@settings(max_examples=20)
 @given(elementwise_graphs())
 def test_any_of_them_comes_to_the_same(results):
     with np.errstate(all="ignore"):

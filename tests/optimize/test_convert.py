@@ -78,13 +78,27 @@ def test_array_is_data_and_not_copied():
     assert convert({"x": value}, ["x"]).values[0] is value
 
 
-def test_legacy_task():
-    assert computed({"x": 1, "y": (add, "x", 10)}, "y") == 11
-
-
-def test_legacy_task_takes_keys_of_every_kind():
-    dsk = {"x": 1, ("t", 0): 2, 7: 3, 1.5: 4, "y": (describe, "x", ("t", 0), 7, 1.5, ("t", 1), "z", b"x")}
-    assert computed(dsk, "y") == (1, 2, 3, 4, ("t", 1), "z", b"x")
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        ((add, "x", 10), 11),
+        ((describe, "x", ("t", 0), 7, 1.5, ("t", 1), "z", b"x"), (1, 2, 3, 4, ("t", 1), "z", b"x")),
+        (
+            (apply, describe, ["x", 2], (dict, [["name", "x"], ["other", (inc, "x")]])),
+            ((1, 2), {"name": 1, "other": 2}),
+        ),
+        ((add, "word", "b"), "ab"),
+        (
+            Task("y", describe, TaskRef("x"), 5, name=TaskRef("x"), other="x"),
+            ((1, 5), {"name": 1, "other": "x"}),
+        ),
+        (Task("y", describe, b=2, c=TaskRef("x"), a=3), ((), {"b": 2, "c": 1, "a": 3})),
+        (Task("y", describe, Task(None, inc, Alias("x")), Alias("x"), DataNode(None, "plain")), (2, 1, "plain")),
+    ],
+    ids=["legacy", "keys of every kind", "apply", "no key", "keywords", "order of keywords", "nested"],
+)
+def test_tasks(task, expected):
+    assert computed({"x": 1, ("t", 0): 2, 7: 3, 1.5: 4, "word": "a", "y": task}, "y") == expected
 
 
 @pytest.mark.parametrize(
@@ -122,34 +136,6 @@ def test_legacy_containers(nested, expected):
     result = computed({"x": 1, "y": nested}, "y")
     assert result == expected
     assert type(result) is type(expected)
-
-
-def test_legacy_apply_with_keywords():
-    dsk = {"x": 1, "y": (apply, describe, ["x", 2], (dict, [["name", "x"], ["other", (inc, "x")]]))}
-    assert computed(dsk, "y") == ((1, 2), {"name": 1, "other": 2})
-
-
-def test_string_that_is_no_key_is_a_literal():
-    assert computed({"x": "a", "y": (add, "x", "b")}, "y") == "ab"
-
-
-def test_task_with_keywords_and_references():
-    dsk = {
-        "x": DataNode("x", 1),
-        "y": Task("y", describe, TaskRef("x"), 5, name=TaskRef("x"), other="x"),
-    }
-    assert computed(dsk, "y") == ((1, 5), {"name": 1, "other": "x"})
-
-
-def test_keywords_in_any_order():
-    dsk = {"x": 1, "y": Task("y", describe, b=2, c=TaskRef("x"), a=3), "z": Task("z", describe, a=2, c=3, b=4)}
-    assert computed(dsk, "y", "z") == [((), {"b": 2, "c": 1, "a": 3}), ((), {"a": 2, "c": 3, "b": 4})]
-
-
-def test_tasks_and_aliases_within_tasks():
-    inner = Task(None, inc, Alias("x"))
-    dsk = {"x": DataNode("x", 1), "y": Task("y", describe, inner, Alias("x"), DataNode(None, "plain"))}
-    assert computed(dsk, "y") == (2, 1, "plain")
 
 
 @pytest.mark.parametrize(

@@ -102,33 +102,31 @@ def appended(grouper: Callable[[int], int], items: Any, folder: Path) -> Any:
     return dask.delayed(partition)(grouper, items, 2, partd.Python(partd.File(str(folder / "files"))))
 
 
-def test_appending_whose_worker_dies_fails_and_says_why(tmp_path: Path) -> None:
+def test_appending_whose_worker_dies_fails_and_says_why(tmp_path: Path, runtime: Runtime) -> None:
     def grouper(item: int) -> int:
         if item == 5:
             die_first(tmp_path / "deaths", 1, item)
         return item % 2
 
     task = appended(grouper, range(8), tmp_path)
-    with Runtime(num_workers=2) as runtime:
-        with pytest.raises(WorkerDied, match="not tried again because what it had written") as caught:
-            task.compute(scheduler=runtime.get)
-        assert caught.value.attempts == 1
-        assert len(notes(tmp_path / "deaths")) == 1
+    with pytest.raises(WorkerDied, match="not tried again because what it had written") as caught:
         task.compute(scheduler=runtime.get)
+    assert caught.value.attempts == 1
+    assert len(notes(tmp_path / "deaths")) == 1
+    task.compute(scheduler=runtime.get)
 
 
-def test_retries_do_not_hold_for_it(tmp_path: Path) -> None:
+def test_retries_do_not_hold_for_it(tmp_path: Path, runtime: Runtime) -> None:
     def grouper(item: int) -> int:
         return int(fail_first(tmp_path / "failures", 1, item)) % 2
 
-    with Runtime(num_workers=1) as runtime, pytest.raises(Exception, match="failure") as caught:
+    with pytest.raises(Exception, match="failure") as caught:
         appended(grouper, range(4), tmp_path).compute(scheduler=runtime.get, retries=3)
     assert not isinstance(caught.value, WorkerDied)
     assert len(notes(tmp_path / "failures")) == 1
 
 
-def test_what_comes_before_it_is_tried_again(tmp_path: Path) -> None:
+def test_what_comes_before_it_is_tried_again(tmp_path: Path, runtime: Runtime) -> None:
     source = dask.delayed(die_first)(tmp_path / "deaths", 1, list(range(6)))
-    with Runtime(num_workers=1) as runtime:
-        appended(lambda item: item % 3, source, tmp_path).compute(scheduler=runtime.get)
+    appended(lambda item: item % 3, source, tmp_path).compute(scheduler=runtime.get)
     assert len(notes(tmp_path / "deaths")) == 2

@@ -56,6 +56,8 @@ class Plan(Tabular):
         Bytes that are returned to the user's process.
     largest_chunk, largest_bytes
         Dask's key of the chunk with the largest result, and its size.
+    passes : tuple of tuple
+        Name of each pass over the graph that changed the number of chunks, with the numbers before and after it.
     unknown : int
         Number of chunks of unknown size; they count as small.
     warnings : tuple of Advice
@@ -74,6 +76,7 @@ class Plan(Tabular):
     result_bytes: int
     largest_chunk: Key | None
     largest_bytes: int
+    passes: tuple[tuple[str, int, int], ...]
     unknown: int
     warnings: tuple[Advice, ...]
 
@@ -120,7 +123,12 @@ class Plan(Tabular):
             share = units.percent(self.peak_bytes, self.memory_limit)
             peak = f"peak about {units.size(self.peak_bytes)}, {share} of the limit"
             peak += f", {units.size(self.process_bytes)} of it processes and libraries"
-        facts = [composed, peak, f"to disk {units.size(self.spilled_bytes)}"]
+        facts = [
+            composed,
+            *[_merged(*each) for each in self.passes],
+            peak,
+            f"to disk {units.size(self.spilled_bytes)}",
+        ]
         if self.largest_chunk is not None:
             facts.append(f"largest chunk {units.size(self.largest_bytes)}: {self.largest_chunk!r}")
         if self.unknown:
@@ -175,7 +183,8 @@ def plan(
     settings = config.settings(num_workers, memory_limit)
     load_policy(settings.policy)
     dsk, keys = handed_over(collections, traverse, optimize_graph)
-    before, after = before_and_after(dsk, keys, settings)
+    passes: list[tuple[str, int, int]] = []
+    before, after = before_and_after(dsk, keys, settings, lambda *each: passes.append(each))
     sizes = Sizes(before, after, settings.inline_bytes)
     process_bytes = _process_bytes(settings.num_workers)
     computed = [chunk for chunk, operand in enumerate(after.operand_of) if operand >= 0]
@@ -215,6 +224,7 @@ def plan(
         result_bytes=result_bytes,
         largest_chunk=None if largest is None else after.keys[largest],
         largest_bytes=0 if largest is None else sizes.result_bytes[largest] or 0,
+        passes=tuple([each for each in passes if each[1] != each[2]]),
         unknown=sum([sizes.result_bytes[chunk] is None for chunk in computed]),
         warnings=tuple(advise(outlook)),
     )
@@ -259,6 +269,10 @@ def _row(layer: PlannedLayer) -> tuple[str, ...]:
         units.size(layer.largest_bytes) if layer.largest_bytes else "",
         units.size(layer.spilled_bytes) if layer.spilled_bytes else "",
     )
+
+
+def _merged(name: str, before: int, after: int) -> str:
+    return f"{name.replace('_', ' ')}: {units.plural(before, 'chunk')} to {after:,}"
 
 
 def _count(operands: int) -> str:

@@ -122,15 +122,6 @@ Front = Callable[[Any, ReadOptions], "Symbolic | None"]
 class LazyLayers:
     """Finds the records of a key, compiling its layer if need be.
 
-    Parameters
-    ----------
-    layers : iterable of LazyLayer
-        No two of them share a name.
-    compiler : TaskCompiler
-        Compiles their tasks.
-    asked_for : collection of key, optional
-        Blocks that exist although they lie outside their layer's bounds.
-
     Attributes
     ----------
     beyond : set of key

@@ -40,20 +40,7 @@ def lazy_blockwise(layer: Layer, residents: Residents | None = None) -> LazyLaye
 
 
 class BlockwiseRecords:
-    """The blocks of one Blockwise layer.
-
-    Parameters
-    ----------
-    layer : Blockwise
-        The layer, optimised or as the user made it.
-    compiler : TaskCompiler
-        Compiles the layer's task and numbers its operand.
-
-    Raises
-    ------
-    NotSymbolic
-        Part of the layer cannot be compiled once for all blocks.
-    """
+    """The blocks of one Blockwise layer."""
 
     def __init__(self, layer: Blockwise, compiler: TaskCompiler) -> None:
         dims = layer.dims

@@ -125,20 +125,7 @@ def _is_uniform(expression: Expr) -> bool:
 
 
 class PartitionRecords:
-    """The partitions of one expression.
-
-    Parameters
-    ----------
-    expression : Expr
-        An expression with uniform tasks.
-    compiler : TaskCompiler
-        Compiles a task and numbers its operand.
-
-    Raises
-    ------
-    NotSymbolic
-        The tasks of the first and the last partition differ after all.
-    """
+    """The partitions of one expression."""
 
     def __init__(self, expression: Expr, compiler: TaskCompiler) -> None:
         self._count: int = expression.npartitions

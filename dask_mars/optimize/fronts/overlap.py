@@ -48,17 +48,7 @@ def _bytes(layer: ArrayOverlapLayer) -> int | None:
 
 
 class OverlapRecords:
-    """The blocks of one layer: edges cut from the source's blocks, and blocks assembled with their edges.
-
-    Parameters
-    ----------
-    layer : ArrayOverlapLayer
-        As `dask.array.overlap.overlap_internal` makes it.
-    compiler : TaskCompiler
-        Numbers the layer's operands.
-    in_place : bool, optional
-        Whether edges are read in place.
-    """
+    """The blocks of one layer: edges cut from the source's blocks, and blocks assembled with their edges."""
 
     def __init__(self, layer: ArrayOverlapLayer, compiler: TaskCompiler, in_place: bool = False) -> None:
         self._compiler = compiler

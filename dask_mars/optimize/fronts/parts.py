@@ -14,13 +14,7 @@ RESIDENT_SHARE = 4
 
 
 class Residents:
-    """The budget of bytes that stay in memory for readers of parts in place.
-
-    Parameters
-    ----------
-    limit_bytes : callable
-        Returns the budget; called at each reservation.
-    """
+    """The budget of bytes that stay in memory for readers of parts in place."""
 
     def __init__(self, limit_bytes: Callable[[], int]) -> None:
         self._limit_bytes = limit_bytes
@@ -35,15 +29,7 @@ class Residents:
 
 
 class PartOperands:
-    """The operands that assemble parts of their inputs.
-
-    Parameters
-    ----------
-    compiler : TaskCompiler
-        Numbers them.
-    name : str
-        Name of their layer.
-    """
+    """The operands that assemble parts of their inputs."""
 
     def __init__(self, compiler: TaskCompiler, name: str) -> None:
         self._compiler = compiler

@@ -67,19 +67,7 @@ Chunks = tuple[tuple[int, ...], ...]
 
 
 class DirectRechunk(MaterializedLayer):  # type: ignore[misc]
-    """The layers of one rechunk: a mapping of all their tasks, and the old and new chunks.
-
-    Parameters
-    ----------
-    mapping : mapping
-        The tasks.
-    name : str
-        First element of the keys of the result's blocks.
-    source : str
-        First element of the keys of the source's blocks.
-    old, new : tuple
-        The chunks of both.
-    """
+    """The layers of one rechunk: a mapping of all their tasks, and the old and new chunks."""
 
     def __init__(self, mapping: Mapping[Key, Any], name: str, source: str, old: Chunks, new: Chunks) -> None:
         super().__init__(mapping)
@@ -184,15 +172,7 @@ def lazy_rechunk(layer: Layer, residents: Residents | None = None) -> LazyLayer 
 
 
 class RechunkRecords:
-    """The blocks of one rechunk, assembled from parts of the array's blocks.
-
-    Parameters
-    ----------
-    layer : DirectRechunk
-        The rechunk.
-    compiler : TaskCompiler
-        Numbers its operands.
-    """
+    """The blocks of one rechunk, assembled from parts of the array's blocks."""
 
     def __init__(self, layer: DirectRechunk, compiler: TaskCompiler) -> None:
         self._source = layer.source

@@ -23,13 +23,6 @@ READ_NS = 0.25
 def is_cheaper(make_ns: float, readers: int) -> bool:
     """Return whether recomputing a chunk in each reader is cheaper than storing it.
 
-    Parameters
-    ----------
-    make_ns : float
-        Nanoseconds that making takes for each eight bytes.
-    readers : int
-        Number of readers.
-
     Examples
     --------
     >>> is_cheaper(0.25, 10), is_cheaper(0.9, 2), is_cheaper(0.9, 3)
