@@ -42,23 +42,10 @@ def load_defaults() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of one engine: sizes in bytes, durations in seconds. Those with a default are constants.
-
-    Attributes
-    ----------
-    memory_limit, store_limit : int
-        Bytes of all processes, and of results in memory. No arena may hold more than the memory limit.
-    resources : dict
-        Amount of each resource that tasks may take; empty: not counted.
-    arena_threshold_bytes : int or None
-        NumPy's arrays of at least this size are made in shared memory in workers; None: results are copied there.
-    inline_bytes : int
-        Results up to this size travel in messages instead of shared memory.
-    idle_trim_s : float
-        Idle seconds after which unused memory goes back to the system.
-    """
+    """The settings of one engine: sizes in bytes, durations in seconds. Those with a default are constants."""
 
     num_workers: int
+    #: Bytes of all processes, and of results in memory. No arena may hold more than the memory limit.
     memory_limit: int
     store_limit: int
     spill_directory: Path
@@ -69,11 +56,15 @@ class Settings:
     idle_timeout_s: float | None
     policy: str
     assignment: Literal["breadth-first", "depth-first"]
+    #: Amount of each resource that tasks may take; empty: not counted.
     resources: dict[str, float]
     event_log: str | None
     scheduler_log: str | None
+    #: NumPy's arrays of at least this size are made in shared memory in workers; None: results are copied there.
     arena_threshold_bytes: int | None = 16 << 10
+    #: Results up to this size travel in messages instead of shared memory.
     inline_bytes: int = 16 << 10
+    #: Idle seconds after which unused memory goes back to the system.
     idle_trim_s: float = 10.0
 
 
@@ -193,13 +184,6 @@ def scheduler_address() -> str | None:
 def parse_duration(given: Any, name: str) -> float:
     """Turn a duration into seconds.
 
-    Parameters
-    ----------
-    given : int, float or str
-        Seconds, or text like ``"10 minutes"``.
-    name : str
-        What the user calls it.
-
     Raises
     ------
     ValueError
@@ -310,13 +294,6 @@ def parse_memory(limit: int | float | str | None, total: int | None = None, name
 
 def parse_size(size: int | float | str, name: str) -> int:
     """Turn a size into bytes.
-
-    Parameters
-    ----------
-    size : int, float or str
-        Bytes, or text like ``"16 kiB"``.
-    name : str
-        What the user calls it.
 
     Raises
     ------

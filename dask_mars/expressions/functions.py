@@ -36,29 +36,19 @@ class Unsupported(Exception):
 
 
 class Bound(NamedTuple):
-    """A function with types for its arguments.
+    """A function with types for its arguments."""
 
-    Attributes
-    ----------
-    name : str
-        NumPy's name.
-    dtype : numpy.dtype
-        Dtype of the result.
-    call : callable
-        Takes the arguments and, if `takes_out`, the array for the result as `out`; otherwise returns the result.
-    takes_out : bool
-        Whether the call writes its result into a given array.
-    positional : bool
-        Whether the last bit of an element may depend on its neighbours.
-    arguments : tuple of int
-        Positions of the arguments to pass.
-    """
-
+    #: NumPy's name.
     name: str
+    #: Dtype of the result.
     dtype: np.dtype[Any]
+    #: Takes the arguments and, if `takes_out`, the array for the result as `out`; otherwise returns the result.
     call: Call
+    #: Whether the call writes its result into a given array.
     takes_out: bool
+    #: Whether the last bit of an element may depend on its neighbours.
     positional: bool
+    #: Positions of the arguments to pass.
     arguments: tuple[int, ...]
 
     def compute(self, arguments: Sequence[Any], shape: tuple[int, ...], order: Literal["C", "F"] = "C") -> Any:
@@ -289,35 +279,22 @@ class _IsNumber:
 
 
 class Part(NamedTuple):
-    """One pass of a reduction.
+    """One pass of a reduction."""
 
-    Attributes
-    ----------
-    prepare : Elementwise or None
-        Function applied to the elements before the reduction.
-    ufunc : numpy.ufunc
-        Reduces a block, and combines the blocks' results.
-    dtype : object
-        Dtype argument of the reduction, or None.
-    """
-
+    #: Function applied to the elements before the reduction.
     prepare: Elementwise | None
+    #: Reduces a block, and combines the blocks' results.
     ufunc: np.ufunc
+    #: Dtype argument of the reduction, or None.
     dtype: Any
 
 
 class Reduction(NamedTuple):
-    """A reduction that can be computed block by block.
+    """A reduction that can be computed block by block."""
 
-    Attributes
-    ----------
-    parts : tuple of Part
-        Passes that run together.
-    finish : callable
-        Takes the results of the parts, shape and dtype of the reduced array, and the call's keywords.
-    """
-
+    #: Passes that run together.
     parts: tuple[Part, ...]
+    #: Takes the results of the parts, shape and dtype of the reduced array, and the call's keywords.
     finish: Callable[[Sequence[Any], tuple[int, ...], np.dtype[Any], dict[str, Any]], Any]
 
 

@@ -33,36 +33,24 @@ LEAST_BLOCK, MOST_BLOCK = 1 << 10, 1 << 12
 
 
 class Chain(NamedTuple):
-    """The computation, in slots as `EvaluationPlan` numbers them.
+    """The computation, in slots as `EvaluationPlan` numbers them."""
 
-    Attributes
-    ----------
-    shape : tuple of int
-        Shape of every step's result.
-    transposed : bool
-        Whether the arrays are in Fortran order.
-    types, shapes : mapping
-        Type and shape of each slot.
-    steps : mapping
-        By slot, in order: the function, and the slots of its arguments.
-    written : list of int
-        Slots whose results are returned.
-    reductions : list of Reduced
-        Reductions at the ends.
-    values : tuple
-        The inputs; only exponents are read.
-    made : collection of int
-        Inputs that a source makes block by block.
-    """
-
+    #: Shape of every step's result.
     shape: tuple[int, ...]
+    #: Whether the arrays are in Fortran order.
     transposed: bool
+    #: Type and shape of each slot.
     types: Mapping[int, Any]
     shapes: Mapping[int, tuple[int, ...]]
+    #: By slot, in order: the function, and the slots of its arguments.
     steps: Mapping[int, tuple[Bound, tuple[int, ...]]]
+    #: Slots whose results are returned.
     written: Sequence[int]
+    #: Reductions at the ends.
     reductions: Sequence[Reduced]
+    #: The inputs; only exponents are read.
     values: tuple[Any, ...]
+    #: Inputs that a source makes block by block.
     made: Collection[int] = ()
 
 
@@ -119,11 +107,6 @@ class _Step(NamedTuple):
 class NativePlan:
     """A chain as a native program.
 
-    Parameters
-    ----------
-    chain : Chain
-        The computation.
-
     Raises
     ------
     Unsupported
@@ -157,17 +140,7 @@ class NativePlan:
     def run(
         self, values: list[Any], errors: dict[str, str], sources: Mapping[int, Any] = MappingProxyType({})
     ) -> tuple[dict[int, Any], dict[int, Any]] | None:
-        """Compute the written arrays and the totals of reductions, by slot; return None if NumPy has to do it.
-
-        Parameters
-        ----------
-        values : list
-            By slot: the inputs, and values computed before.
-        errors : dict
-            Floating point errors that are raised, and those that are ignored.
-        sources : mapping
-            By slot: the source of an input's elements, as `Draw.source` returns it. It is used up.
-        """
+        """Compute the written arrays and the totals of reductions, by slot; return None if NumPy has to do it."""
         written: dict[int, Any] = {}
         totals: dict[int, Any] = {}
         arrays = []

@@ -31,20 +31,13 @@ _BY_BLOCKS = frozenset({Kind.ELEMENTWISE, Kind.SOURCE})
 
 
 class Region(NamedTuple):
-    """Steps that are evaluated together.
+    """Steps that are evaluated together."""
 
-    Attributes
-    ----------
-    steps : tuple of int
-        Elementwise steps and reductions in order.
-    inputs : tuple of int
-        Slots from outside, as `Step.slots` numbers them. Sources are outside.
-    outputs : tuple of int
-        Steps whose results are needed outside.
-    """
-
+    #: Elementwise steps and reductions in order.
     steps: tuple[int, ...]
+    #: Slots from outside, as `Step.slots` numbers them. Sources are outside.
     inputs: tuple[int, ...]
+    #: Steps whose results are needed outside.
     outputs: tuple[int, ...]
 
 

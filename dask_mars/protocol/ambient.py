@@ -95,32 +95,21 @@ def _same(module: Any, value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row of the table.
+    """One row of the table."""
 
-    Attributes
-    ----------
-    name : str
-        The name for users.
-    read : callable
-        Takes the module, and returns the current value, not necessarily a copy.
-    apply : callable
-        Takes the module and a result of `carried`, and applies it.
-    module : str
-        The module with the setting; where it is not imported, the row costs nothing.
-    of_host : bool
-        Whether it belongs to the machine, and is not sent to others.
-    carried : callable
-        Takes the module and a copy of the value, and returns the form to send.
-    quiet : frozenset of str
-        Parts without meaning for tasks, whose loss needs no warning.
-    """
-
+    #: The name for users.
     name: str
+    #: Takes the module, and returns the current value, not necessarily a copy.
     read: Callable[[Any], Any]
+    #: Takes the module and a result of `carried`, and applies it.
     apply: Callable[[Any, Any], Any]
+    #: The module with the setting; where it is not imported, the row costs nothing.
     module: str = "sys"
+    #: Whether it belongs to the machine, and is not sent to others.
     of_host: bool = False
+    #: Takes the module and a copy of the value, and returns the form to send.
     carried: Callable[[Any, Any], Any] = _same
+    #: Parts without meaning for tasks, whose loss needs no warning.
     quiet: frozenset[str] = frozenset()
 
 

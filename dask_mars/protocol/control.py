@@ -56,23 +56,15 @@ REFUSED, POSTPONED, STOPPED = 1, 2, 3
 
 
 class QuotaFigures(NamedTuple):
-    """The engine's figures when growth was refused, in bytes.
+    """The engine's figures when growth was refused, in bytes."""
 
-    Attributes
-    ----------
-    limit_bytes : int
-        The memory limit.
-    stored_bytes : int
-        Results in the store.
-    reserved_bytes : int
-        Growth granted to other workers.
-    private_bytes : int
-        Private memory of processes.
-    """
-
+    #: The memory limit.
     limit_bytes: int
+    #: Results in the store.
     stored_bytes: int
+    #: Growth granted to other workers.
     reserved_bytes: int
+    #: Private memory of processes.
     private_bytes: int
 
 

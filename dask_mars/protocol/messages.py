@@ -21,51 +21,34 @@ Reason = Literal["dropped", "missing", "unreadable", "client_only", "postponed"]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The first message to a worker: its identity and its inherited descriptors.
+    """The first message to a worker: its identity and its inherited descriptors."""
 
-    Attributes
-    ----------
-    number : int
-        The worker's number, which is also that of its arena.
-    arguments : list of str
-        ``sys.argv`` of the client.
-    main : MainOrigin
-        Origin of the client's ``__main__``.
-    arenas : list of int
-        Descriptors of all arenas.
-    capacity_bytes : int
-        Size of each arena.
-    memory_limit : int
-        The engine's memory limit, in bytes.
-    live : list of (int, int)
-        Offset and size of blocks of the own arena in use.
-    control, control_bytes : int
-        Descriptor and size of the control page.
-    locks : int
-        Descriptor of the file whose bytes serve as locks.
-    wake : int
-        Descriptor that wakes the engine.
-    inline_bytes : int
-        Largest result that travels in a message, in bytes.
-    arena_threshold_bytes : int or None
-        Smallest array that is built in the arena, in bytes; None for none.
-    idle_trim_s : float
-        Idle time before memory is returned to the system, in seconds.
-    """
-
+    #: The worker's number, which is also that of its arena.
     number: int
+    #: ``sys.argv`` of the client.
     arguments: list[str]
+    #: Origin of the client's ``__main__``.
     main: MainOrigin
+    #: Descriptors of all arenas.
     arenas: list[int]
+    #: Size of each arena.
     capacity_bytes: int
+    #: The engine's memory limit, in bytes.
     memory_limit: int
+    #: Offset and size of blocks of the own arena in use.
     live: list[tuple[int, int]]
+    #: Descriptor and size of the control page.
     control: int
     control_bytes: int
+    #: Descriptor of the file whose bytes serve as locks.
     locks: int
+    #: Descriptor that wakes the engine.
     wake: int
+    #: Largest result that travels in a message, in bytes.
     inline_bytes: int
+    #: Smallest array that is built in the arena, in bytes; None for none.
     arena_threshold_bytes: int | None
+    #: Idle time before memory is returned to the system, in seconds.
     idle_trim_s: float
 
 

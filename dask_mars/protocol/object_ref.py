@@ -36,32 +36,21 @@ ObjectRef = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class SpilledFile:
-    """The description of a file, for reading it back.
+    """The description of a file, for reading it back."""
 
-    Attributes
-    ----------
-    path : str
-        Its path.
-    size_bytes : int
-        Its size.
-    checksum : int
-        Checksum of all its bytes.
-    compression : str
-        Name of the codec; empty for none.
-    parts : tuple of int
-        Size of each buffer.
-    blocks : tuple of int
-        Size of each compressed block in the file.
-    owner : int
-        The owner's user id.
-    """
-
+    #: Its path.
     path: str
+    #: Its size.
     size_bytes: int
+    #: Checksum of all its bytes.
     checksum: int
+    #: Name of the codec; empty for none.
     compression: str
+    #: Size of each buffer.
     parts: tuple[int, ...]
+    #: Size of each compressed block in the file.
     blocks: tuple[int, ...] = ()
+    #: The owner's user id.
     owner: int = -1
 
 
