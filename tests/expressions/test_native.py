@@ -209,6 +209,21 @@ def test_every_ufunc_gives_its_own_bits(ufunc: np.ufunc, blocks: None) -> None:
     assert used
 
 
+def test_last_bits_that_depend_on_neighbours_are_numpys_where_arrays_are_not_flat() -> None:
+    """NumPy processes groups of elements, which begin elsewhere in a block of such an array."""
+    x = np.linspace(0.1, 5, 6000)
+    cut = np.repeat(x.reshape(-1, 60), 2, axis=0)[::2]
+    for ufunc, is_positional in ((np.exp, True), (np.fmin, True), (np.sqrt, False), (np.add, False)):
+        for values, is_flat in ((x, True), (x[::-1], False), (cut, False)):
+            plain = program(ufunc.nin, (ufunc, tuple(range(ufunc.nin))))
+            rewritten = region(plain)
+            same(rewritten.run([values] * ufunc.nin, ()), plain.run([values] * ufunc.nin, ()))
+            assert is_native(rewritten) == (is_flat or not is_positional)
+    rounded = region(program(2, (np.arctan2, (0, 1))))
+    rounded.run([cut, np.asarray(cut, "f4")], ())
+    assert not is_native(rounded)
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("source", DTYPES)
 def test_casts(source: str, blocks: None) -> None:
