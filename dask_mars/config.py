@@ -184,13 +184,6 @@ def scheduler_address() -> str | None:
 def parse_duration(given: Any, name: str) -> float:
     """Turn a duration into seconds.
 
-    Parameters
-    ----------
-    given : int, float or str
-        Seconds, or text like ``"10 minutes"``.
-    name : str
-        What the user calls it.
-
     Raises
     ------
     ValueError
@@ -301,13 +294,6 @@ def parse_memory(limit: int | float | str | None, total: int | None = None, name
 
 def parse_size(size: int | float | str, name: str) -> int:
     """Turn a size into bytes.
-
-    Parameters
-    ----------
-    size : int, float or str
-        Bytes, or text like ``"16 kiB"``.
-    name : str
-        What the user calls it.
 
     Raises
     ------

@@ -32,13 +32,7 @@ _WORKER_MAPPED_BYTES = 256 << 20
 
 
 def memory_available(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
-    """Return the bytes that this process may use: the machine's memory, or the smallest cgroup limit.
-
-    Parameters
-    ----------
-    proc, cgroups : Path
-        Mount points of these file systems.
-    """
+    """Return the bytes that this process may use: the machine's memory, or the smallest cgroup limit."""
     machine = _PAGE_BYTES * os.sysconf("SC_PHYS_PAGES")
     limits = [
         limit
@@ -59,13 +53,7 @@ class AddressSpace(NamedTuple):
 
 
 def address_space(proc: Path = PROC) -> AddressSpace:
-    """Return the address space of this process; worker processes inherit the limit.
-
-    Parameters
-    ----------
-    proc : Path
-        Mount point of this file system; without it, the mapped addresses are unknown.
-    """
+    """Return the address space of this process; worker processes inherit the limit."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     limit_bytes = None if limit == resource.RLIM_INFINITY else limit
     counts = (_read(proc / "self" / "statm") or "0").split()
@@ -115,15 +103,6 @@ def estimate_memory(pids: Collection[int], arenas: Iterable[int] = (), proc: Pat
     """Return the memory use of processes: their private pages, and each arena once.
 
     Without /proc, see `_memory_without_proc`.
-
-    Parameters
-    ----------
-    pids : collection of int
-        The processes. Ended ones count 0.
-    arenas : iterable of int
-        Descriptors of shared memory; pages that no process has mapped count too.
-    proc : Path
-        Mount point of this file system.
     """
     if not (proc / "self").exists():
         return _memory_without_proc(pids, arenas)
@@ -131,15 +110,7 @@ def estimate_memory(pids: Collection[int], arenas: Iterable[int] = (), proc: Pat
 
 
 def library_bytes(pids: Collection[int], proc: Path = PROC) -> int:
-    """Return the approximate size of programs and libraries; processes share most of these pages.
-
-    Parameters
-    ----------
-    pids : collection of int
-        The processes. Ended ones count 0.
-    proc : Path
-        Mount point of this file system. Without it the result is 0.
-    """
+    """Return the approximate size of programs and libraries; processes share most of these pages."""
     return max([_file_bytes(pid, proc) for pid in pids], default=0)
 
 

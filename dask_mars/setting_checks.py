@@ -29,13 +29,6 @@ _known_unknowns: set[str] = set()
 def check(tree: Any, formats: Mapping[str, tuple[str, Callable[[str], bool]]]) -> None:
     """Compare the settings with the schema.
 
-    Parameters
-    ----------
-    tree : mapping
-        What the configuration has in our section.
-    formats : mapping
-        For each format of the schema what it is, in words, and whether a text has it.
-
     Raises
     ------
     ValueError

@@ -28,17 +28,7 @@ _NUMBERS = frozenset({bool, int, float, complex})
 
 
 class RegionFunction:
-    """A region as a function of its inputs.
-
-    Parameters
-    ----------
-    program : Operand
-        The region's steps. All values from outside are inputs.
-    known : sequence
-        The elementwise form or the reduction of each step.
-    outputs : tuple of int
-        Steps whose results are returned: a single result, or a tuple of several.
-    """
+    """A region as a function of its inputs."""
 
     __name__ = "region"
 

@@ -25,15 +25,6 @@ _WIDTH, _LEAST_WIDTH = 512, 16
 def by_columns(values: Any, axis: Any, dtype: Any) -> tuple[Any, Any] | None:
     """Return sum and sum of squared differences to the mean, along the first axes of an array or along all.
 
-    Parameters
-    ----------
-    values : ndarray or Draw
-        Contiguous doubles.
-    axis : int, tuple of int or None
-        As NumPy takes it.
-    dtype : dtype
-        Dtype of the sums.
-
     Returns
     -------
     totals, squares : ndarray

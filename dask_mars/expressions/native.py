@@ -107,11 +107,6 @@ class _Step(NamedTuple):
 class NativePlan:
     """A chain as a native program.
 
-    Parameters
-    ----------
-    chain : Chain
-        The computation.
-
     Raises
     ------
     Unsupported
@@ -145,17 +140,7 @@ class NativePlan:
     def run(
         self, values: list[Any], errors: dict[str, str], sources: Mapping[int, Any] = MappingProxyType({})
     ) -> tuple[dict[int, Any], dict[int, Any]] | None:
-        """Compute the written arrays and the totals of reductions, by slot; return None if NumPy has to do it.
-
-        Parameters
-        ----------
-        values : list
-            By slot: the inputs, and values computed before.
-        errors : dict
-            Floating point errors that are raised, and those that are ignored.
-        sources : mapping
-            By slot: the source of an input's elements, as `Draw.source` returns it. It is used up.
-        """
+        """Compute the written arrays and the totals of reductions, by slot; return None if NumPy has to do it."""
         written: dict[int, Any] = {}
         totals: dict[int, Any] = {}
         arrays = []

@@ -56,11 +56,6 @@ class _Call(NamedTuple):
 class NumexprPlan:
     """A chain as calls of numexpr: each stores one result, and everything before it stays in blocks.
 
-    Parameters
-    ----------
-    chain : Chain
-        The computation.
-
     Raises
     ------
     Unsupported
@@ -96,17 +91,7 @@ class NumexprPlan:
     def run(
         self, values: list[Any], errors: Mapping[str, str], sources: Mapping[int, Any]
     ) -> tuple[dict[int, Any], dict[int, Any]] | None:
-        """Compute the written arrays and the totals of reductions, by slot; return None if NumPy has to do it.
-
-        Parameters
-        ----------
-        values : list
-            By slot: the inputs, and values computed before.
-        errors : mapping
-            Floating point errors that are raised, and those that are ignored.
-        sources : mapping
-            Empty: numexpr draws no random numbers.
-        """
+        """Compute the written arrays and the totals of reductions, by slot; return None if NumPy has to do it."""
         chain, interpreter, status = self._chain, _interpreter(), _status()
         assert status is not None, "planned only where errors can be seen"
         library, flags = status

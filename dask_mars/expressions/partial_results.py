@@ -23,15 +23,7 @@ from dask_mars.graph.chunks import Operand, Step
 
 
 class RItem:
-    """An item of the result of a QR decomposition, without computing Q if the item is R.
-
-    Parameters
-    ----------
-    qr : callable
-        Dask's function, or NumPy's, which returns Q and R.
-    exact : bool
-        Whether R must have the same bits as if computed with Q.
-    """
+    """An item of the result of a QR decomposition, without computing Q if the item is R."""
 
     __name__ = "qr_item"
 
@@ -52,15 +44,7 @@ _QR = (np.linalg.qr, _wrapped_qr)
 
 
 def without_unread(operand: Operand, reductions: bool) -> Operand:
-    """Return an operand that computes the same, without results that no step reads.
-
-    Parameters
-    ----------
-    operand : Operand
-        Is not changed.
-    reductions : bool
-        Whether sums may be added in another order.
-    """
+    """Return an operand that computes the same, without results that no step reads."""
     pairs = _pairs(operand)
     if not pairs:
         return operand
@@ -107,13 +91,7 @@ def _pairs(operand: Operand) -> frozenset[int]:
 
 
 class MeanOfMoments:
-    """Dask's `mean_chunk`, with the sum taken from the moments of the same array.
-
-    Parameters
-    ----------
-    function : callable
-        Dask's function with its settings, called if the moments do not fit.
-    """
+    """Dask's `mean_chunk`, with the sum taken from the moments of the same array."""
 
     __name__ = "mean_chunk"
 

@@ -21,15 +21,7 @@ _MOST_READERS = 3
 
 
 def with_expressions(operand: Operand, reductions: bool = True) -> Operand:
-    """Return an operand that computes the same, with its regions as single steps.
-
-    Parameters
-    ----------
-    operand : Operand
-        Is not changed.
-    reductions : bool
-        Whether reductions may run block by block, which adds their elements in another order.
-    """
+    """Return an operand that computes the same, with its regions as single steps."""
     operand = without_unread(operand, reductions)
     if reductions:
         operand = with_selected_sums(with_means_of_moments(operand))
@@ -239,13 +231,7 @@ def _pick(place: int, values: tuple[Any, ...]) -> Any:
 
 
 class Moments:
-    """Dask's `moment_chunk` for the second moment, with no temporary as large as the chunk.
-
-    Parameters
-    ----------
-    function : callable
-        Dask's function with its settings, called for everything but plain arrays.
-    """
+    """Dask's `moment_chunk` for the second moment, with no temporary as large as the chunk."""
 
     __name__ = "moment_chunk"
 

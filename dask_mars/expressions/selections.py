@@ -32,13 +32,7 @@ _REDUCES = ("axis", "keepdims")
 
 
 class SelectedSum:
-    """A reduction by addition over the elements that a mask selects.
-
-    Parameters
-    ----------
-    select, reduce : callable
-        The functions that this one replaces; called for unsupported arguments.
-    """
+    """A reduction by addition over the elements that a mask selects."""
 
     __name__ = "selected_sum"
 

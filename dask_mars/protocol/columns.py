@@ -28,17 +28,7 @@ PackedChunks = tuple[PackedNumbers, list[tuple[int, ...]] | None, Any]
 def pack_operand(
     operand: Operand, mapping: FunctionRegistry, by_value: Callable[[list[Callable[..., Any]]], Any]
 ) -> PackedOperand:
-    """Pack an operand for a message.
-
-    Parameters
-    ----------
-    operand : Operand
-        The operand.
-    mapping : FunctionRegistry
-        Returns op ids of functions.
-    by_value : callable
-        Packs functions without an op id.
-    """
+    """Pack an operand for a message."""
     function_ids = tuple([mapping.function_id(function) for function in operand.functions])
     nameless = [
         function
@@ -64,17 +54,7 @@ def function_ids_of(packed: PackedOperand) -> list[int]:
 def unpack_operand(
     packed: PackedOperand, mapping: FunctionRegistry, by_value: Callable[[Any], Iterable[Callable[..., Any]]]
 ) -> Operand:
-    """Return the operand, importing its functions.
-
-    Parameters
-    ----------
-    packed : tuple
-        A result of `pack_operand`.
-    mapping : FunctionRegistry
-        Knows the op ids.
-    by_value : callable
-        Unpacks functions without an op id.
-    """
+    """Return the operand, importing its functions."""
     name, function_ids, steps, input_count, literal_count, rest = packed
     nameless = iter(() if rest is None else by_value(rest))
     functions = tuple(

@@ -97,17 +97,7 @@ def _read(data: bytes) -> Deferred:
 
 
 def defer(key: Key, operand: Operand, literals: tuple[Any, ...], inputs: Sequence[Any]) -> Deferred:
-    """Return a deferred chunk.
-
-    Parameters
-    ----------
-    key : Key
-        Key of the chunk.
-    operand, literals
-        Its computation.
-    inputs : sequence
-        Values, some of which may be deferred themselves.
-    """
+    """Return a deferred chunk."""
     before: dict[str, DeferredStep] = {}
     for value in inputs:
         if type(value) is Deferred:

@@ -32,13 +32,7 @@ def _identity(stat: os.stat_result) -> _Identity:
 
 
 def reduce_dataset(dataset: Any) -> tuple[Any, ...] | None:
-    """Return a reduction that opens a dataset in another process; None if only this one can read it.
-
-    Parameters
-    ----------
-    dataset : h5py.Dataset
-        A dataset of any file.
-    """
+    """Return a reduction that opens a dataset in another process; None if only this one can read it."""
     h5py = sys.modules["h5py"]
     try:
         file = dataset.file

@@ -31,13 +31,7 @@ def in_force() -> dict[str, int] | None:
 
 
 def apply(limits: dict[str, int] | None) -> None:
-    """Limit the threads of libraries as `in_force` has found elsewhere, or restore their own number.
-
-    Parameters
-    ----------
-    limits : dict or None
-        Limits by kind of library.
-    """
+    """Limit the threads of libraries as `in_force` has found elsewhere, or restore their own number."""
     if not _own and (limits is None or all(os.environ.get(name) == "1" for name in _VARIABLES)):
         return
     for library in _libraries():

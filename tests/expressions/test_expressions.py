@@ -247,21 +247,6 @@ def test_reductions_can_be_switched_off() -> None:
     same(rewritten.run([x, (0,), True], ()), chain.run([x, (0,), True], ()))
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8", "i4", "?"])
-@pytest.mark.parametrize("axis", [(0,), (1,), (0, 1)], ids=str)
-def test_second_moments(dtype: str, axis: tuple[int, ...]) -> None:
-    x = (np.random.default_rng(0).random((50, 30)) * 5).astype(dtype)
-    function = partial(reductions.moment_chunk, implicit_complex_dtype=False, dtype=np.dtype("f8"))
-    operand = program(3, (function, (0, 1, 2), ("axis", "keepdims")))
-    rewritten = with_expressions(operand)
-    assert function not in rewritten.functions
-    got, expected = rewritten.run([x, axis, True], ()), operand.run([x, axis, True], ())
-    assert got.keys() == expected.keys()
-    for name in expected:
-        assert (got[name].dtype, got[name].shape) == (expected[name].dtype, expected[name].shape)
-        np.testing.assert_allclose(got[name], expected[name], rtol=1e-12)
-
-
 # -- what falls back ------------------------------------------------------------------------------------------
 
 

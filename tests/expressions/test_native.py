@@ -10,9 +10,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import warnings
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -209,6 +207,21 @@ def test_every_ufunc_gives_its_own_bits(ufunc: np.ufunc, blocks: None) -> None:
             assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
             used += is_native(rewritten)
     assert used
+
+
+def test_last_bits_that_depend_on_neighbours_are_numpys_where_arrays_are_not_flat() -> None:
+    """NumPy processes groups of elements, which begin elsewhere in a block of such an array."""
+    x = np.linspace(0.1, 5, 6000)
+    cut = np.repeat(x.reshape(-1, 60), 2, axis=0)[::2]
+    for ufunc, is_positional in ((np.exp, True), (np.fmin, True), (np.sqrt, False), (np.add, False)):
+        for values, is_flat in ((x, True), (x[::-1], False), (cut, False)):
+            plain = program(ufunc.nin, (ufunc, tuple(range(ufunc.nin))))
+            rewritten = region(plain)
+            same(rewritten.run([values] * ufunc.nin, ()), plain.run([values] * ufunc.nin, ()))
+            assert is_native(rewritten) == (is_flat or not is_positional)
+    rounded = region(program(2, (np.arctan2, (0, 1))))
+    rounded.run([cut, np.asarray(cut, "f4")], ())
+    assert not is_native(rounded)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -585,34 +598,6 @@ def test_an_input_that_a_source_makes(axis: Any, block: int, monkeypatch: pytest
 # -- around ---------------------------------------------------------------------------------------------------
 
 
-def test_threads_share_a_plan() -> None:
-    rng = np.random.default_rng(0)
-    chain = program(
-        4,
-        (operator.mul, (0, 1)),
-        (np.exp, (4,)),
-        (operator.add, (5, 0)),
-        (np.sum, (6, 2, 3), ("axis", "keepdims")),
-    )
-    rewritten = with_expressions(chain)
-    inputs = [rng.random((300, 200)) for _ in range(8)]
-    expected = [rewritten.run([x, 0.5, 1, False], ()) for x in inputs]
-    assert is_native(rewritten)
-    with ThreadPoolExecutor(4) as pool:
-        got = list(pool.map(lambda number: rewritten.run([inputs[number % 8], 0.5, 1, False], ()), range(200)))
-    for number, result in enumerate(got):
-        same(result, expected[number % 8])
-
-
-def test_without_the_extension(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "AVAILABLE", False)
-    chain = program(2, (operator.mul, (0, 1)), (np.exp, (2,)))
-    rewritten = with_expressions(chain)
-    values = [np.arange(700.0) / 100, 0.5]
-    same(rewritten.run(list(values), ()), chain.run(list(values), ()))
-    assert not is_native(rewritten)
-
-
 def test_the_module_without_the_extension() -> None:
     script = """
 import sys
@@ -732,10 +717,3 @@ def test_stress_under_a_sanitizer(tmp_path: Path, flags: str, stress: str, parts
     if "unexpected memory mapping" in done.stderr:
         pytest.skip("the sanitizer does not know this kernel's address space")
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_no_warning_when_nothing_is_wrong() -> None:
-    chain = program(2, (operator.mul, (0, 1)), (np.sqrt, (2,)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with_expressions(chain).run([np.arange(5000.0), 2], ())

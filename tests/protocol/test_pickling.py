@@ -95,11 +95,6 @@ def test_ordinary_exception_arrives_as_it_is(error):
     assert frames(arrived)[-1] == "raiser"
 
 
-def test_attributes_of_an_os_error_arrive():
-    arrived = travelled(lambda: os.stat("/nowhere/at/all"))
-    assert (arrived.errno, arrived.filename) == (2, "/nowhere/at/all")
-
-
 class OwnExit(SystemExit):
     """Inherits a constructor that is not Python's."""
 
@@ -160,32 +155,14 @@ def test_cause_arrives_with_its_own_traceback():
         try:
             raise_deep_inside()
         except ValueError as error:
+            error.add_note("noted")
             raise RuntimeError("on top") from error
 
     arrived = travelled(raiser)
     assert isinstance(arrived.__cause__, ValueError)
+    assert arrived.__cause__.__notes__ == ["noted"]
     assert frames(arrived.__cause__)[-1] == "inner"
     assert "direct cause" in "".join(traceback.format_exception(arrived))
-
-
-def test_context_arrives():
-    def raiser() -> None:
-        try:
-            raise_deep_inside()
-        except ValueError:
-            raise RuntimeError("meanwhile")  # noqa: B904
-
-    assert isinstance(travelled(raiser).__context__, ValueError)
-
-
-def test_notes_arrive():
-    def raiser() -> None:
-        error = ValueError("text")
-        error.add_note("one")
-        error.add_note("two")
-        raise error
-
-    assert travelled(raiser).__notes__ == ["one", "two"]
 
 
 class TwoArguments(Exception):
@@ -260,10 +237,14 @@ def test_attributes_that_cannot_be_pickled_stay_behind():
     def raiser() -> None:
         error = ValueError("text")
         error.good, error.bad = 5, threading.Lock()
-        raise error
+        try:
+            raise_deep_inside()
+        except ValueError as cause:
+            raise error from cause
 
     arrived = travelled(raiser)
     assert (type(arrived), arrived.args, arrived.good) == (ValueError, ("text",), 5)
+    assert isinstance(arrived.__cause__, ValueError)
     assert not hasattr(arrived, "bad")
     assert frames(arrived)[-1] == "raiser"
 
@@ -278,18 +259,6 @@ def test_arguments_that_cannot_be_pickled_arrive_as_text():
     assert "lock" in arrived.args[1]
 
 
-def test_exception_with_an_attribute_that_cannot_be_pickled_keeps_its_cause():
-    def raiser() -> None:
-        error = ValueError("text")
-        error.bad = threading.Lock()
-        try:
-            raise_deep_inside()
-        except ValueError as cause:
-            raise error from cause
-
-    assert isinstance(travelled(raiser).__cause__, ValueError)
-
-
 def test_exception_whose_cause_cannot_be_pickled_arrives():
     def raiser() -> None:
         cause = ValueError("below", threading.Lock())
@@ -297,17 +266,6 @@ def test_exception_whose_cause_cannot_be_pickled_arrives():
 
     arrived = travelled(raiser)
     assert (type(arrived), arrived.args) == (RuntimeError, ("above",))
-
-
-def test_exception_of_a_class_made_in_a_function_arrives():
-    class Local(Exception):
-        pass
-
-    def raiser() -> None:
-        raise Local("text")
-
-    arrived = travelled(raiser)
-    assert (type(arrived).__name__, arrived.args) == ("Local", ("text",))
 
 
 def test_exceptions_with_a_constructor_of_their_own_need_it_not():
@@ -395,20 +353,6 @@ def test_exception_that_cannot_be_printed_arrives():
     assert (type(arrived).__name__, arrived.args) == ("Unprintable", (5,))
 
 
-def test_exception_group_arrives_with_its_members():
-    def raiser() -> None:
-        members = [raised(raise_deep_inside), raised(lambda: {}["missing"])]
-        raise ExceptionGroup("several", members)
-
-    arrived = travelled(raiser)
-    assert type(arrived) is ExceptionGroup
-    assert (arrived.message, [type(member) for member in arrived.exceptions]) == (
-        "several",
-        [ValueError, KeyError],
-    )
-    assert frames(arrived.exceptions[0])[-1] == "inner"
-
-
 def test_exception_group_with_a_member_that_cannot_be_pickled_arrives():
     def raiser() -> None:
         raise ExceptionGroup("several", [ValueError(threading.Lock()), KeyError("x")])
@@ -417,13 +361,9 @@ def test_exception_group_with_a_member_that_cannot_be_pickled_arrives():
 
 
 def test_record_that_cannot_be_read_gives_its_summary():
-    error = unpack_error(FailureRecord(b"nonsense", "ValueError: text"))
-    assert (type(error), str(error)) == (RuntimeError, "ValueError: text")
-
-
-def test_record_of_something_else_gives_its_summary():
-    error = unpack_error(FailureRecord(dumps("no exception"), "ValueError: text"))
-    assert (type(error), str(error)) == (RuntimeError, "ValueError: text")
+    for payload in (b"nonsense", dumps("no exception")):
+        error = unpack_error(FailureRecord(payload, "ValueError: text"))
+        assert (type(error), str(error)) == (RuntimeError, "ValueError: text")
 
 
 def test_deep_traceback_arrives():
@@ -522,11 +462,6 @@ def test_death_by_kill_hints_at_memory_and_other_deaths_do_not():
 
 
 # -- values -----------------------------------------------------------------------------------------------------
-
-
-def test_functions_without_a_name_travel_by_value():
-    offset = 5
-    assert loads(dumps(lambda value: value + offset))(1) == 6
 
 
 def test_buffers_that_are_taken_stay_out_of_the_pickle():
