@@ -113,6 +113,7 @@ def test_tasks_that_compute_and_meet(get: Get) -> None:
     assert dask.compute(*values, scheduler=get) == tuple((number, (0, 1)) for number in range(4))
 
 
+@pytest.mark.slow
 def test_after_the_workers_have_ended() -> None:
     with dask.config.set({"dask-mars.idle-timeout": "10ms"}), Runtime(2) as runtime:
         for _ in range(2):
