@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from dask_mars.descriptors import hold_streams
 from dask_mars.errors import EngineStopped
 
 Answer = TypeVar("Answer")
@@ -48,6 +49,8 @@ class Commands:
         self._released = False
         #: The last answer that a caller gave up on: until it arrives, the thread is busy.
         self._late: Future[Any] | None = None
+        # The pipe must not take the place of a standard stream that is closed.
+        hold_streams()
         self.reader, self.writer = os.pipe()
         os.set_blocking(self.reader, False)
         os.set_blocking(self.writer, False)

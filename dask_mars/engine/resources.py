@@ -7,7 +7,6 @@ import os
 import threading
 
 from dask_mars.config import Settings
-from dask_mars.descriptors import hold_streams
 from dask_mars.protocol.control import ControlPage, page_bytes
 from dask_mars.protocol.locks import InterprocessLock
 from dask_mars.store import arena as arenas
@@ -35,7 +34,6 @@ class Resources:
         self.capacity_bytes = capacity_bytes
         self.control_bytes = page_bytes(count)
         sizes = [capacity_bytes] * (count + 1) + [self.control_bytes]
-        hold_streams()
         descriptors: list[int] = []
         try:
             for number, size in enumerate(sizes):

@@ -19,7 +19,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context
-from functools import partial
 from itertools import repeat
 from types import FrameType
 from typing import Any, ClassVar
@@ -28,13 +27,11 @@ import dask
 import numpy as np
 
 from dask_mars.errors import ExecutionInterrupted, QuotaExceeded, SpillError, StoreFull
-from dask_mars.graph.callables import attribute
 from dask_mars.graph.chunks import Operand
 from dask_mars.graph.functions import FunctionRegistry
 from dask_mars.graph.ids import NO_SUBTASK, SUBTASK_ID_BYTES, write_subtask_id
 from dask_mars.protocol import channel, main_module, messages, tracebacks
 from dask_mars.protocol.columns import (
-    PackedOperand,
     unpack_chunks,
     unpack_numbers,
     unpack_operand,
@@ -56,7 +53,7 @@ from dask_mars.protocol.control import (
     to_stop,
 )
 from dask_mars.protocol.failures import pack_error
-from dask_mars.protocol.object_ref import Block, ObjectRef, blocks_of, is_spilled, is_stored
+from dask_mars.protocol.object_ref import Block, blocks_of, is_spilled, is_stored
 from dask_mars.protocol.pickling import dumps, loads
 from dask_mars.store.arena import Bytes
 from dask_mars.store.codec import lz4_codec
@@ -64,53 +61,15 @@ from dask_mars.store.reader import still_used
 from dask_mars.store.spill_files import SpillFiles
 from dask_mars.store.store import Store
 from dask_mars.worker import forked
-from dask_mars.worker.grouped_sums import grouped_sums
+from dask_mars.worker.fast_operands import made_fast
 from dask_mars.worker.interrupts import SIGNAL, is_in_task, may_interrupt
+from dask_mars.worker.known_graph import KnownGraph, is_source
 from dask_mars.worker.outbox import Outbox, OutputStream
-from dask_mars.worker.reruns import is_about_file_lock, is_about_main, is_about_writing
-from dask_mars.worker.running_sums import running_sums
-from dask_mars.worker.substitutes import with_substitutes
-from dask_mars.worker.zarr_reads import direct_reads
+from dask_mars.worker.reruns import is_about_file_lock, is_about_main, is_about_memory, is_about_writing
 
 #: Interval at which an idle worker checks whether inputs of finished tasks are still in use, in seconds; checks
 #: before it collects garbage; and maximum interval of the exponential back-off after that, in seconds.
 _RETAINED_LOOK_S, _LOOKS_BEFORE_COLLECTION, _LONGEST_LOOK_S = 0.05, 5, 1.0
-
-
-class KnownGraph:
-    """A worker's knowledge of one graph."""
-
-    __slots__ = (
-        "borrowed",
-        "fast_operands",
-        "main_names",
-        "needs_client",
-        "needs_copies",
-        "operands",
-        "peaks",
-        "restores",
-        "values",
-    )
-
-    def __init__(self) -> None:
-        #: Operands by number; packed until first used.
-        self.operands: dict[int, Operand | PackedOperand] = {}
-        #: Known values by chunk: (object, None) for small ones made here, else (None, reference).
-        self.values: dict[int, tuple[Any, ObjectRef | None]] = {}
-        #: Chunks whose values are arrays of the user's that were writable when borrowed.
-        self.borrowed: set[int] = set()
-        #: Operands that took next to no time in their last run here.
-        self.fast_operands: set[int] = set()
-        #: Largest number of bytes of the arena that each operand took while it ran.
-        self.peaks: dict[int, int] = {}
-        #: Chunks to put into the store when they are read from disk.
-        self.restores: set[int] = set()
-        #: Operands that have tried to write into their inputs.
-        self.needs_copies: set[int] = set()
-        #: Operands that need the user's process: its arrays, files or ``__main__``.
-        self.needs_client: set[int] = set()
-        #: Names of the user's ``__main__`` that have arrived.
-        self.main_names: dict[str, Any] = {}
 
 
 class _ReturnChunk(BaseException):
@@ -374,7 +333,7 @@ class WorkerProcess:
             except BaseException:
                 self._outbox.return_chunks(number, [chunk], "unreadable")
                 return
-            operand = graph.operands[operand_number] = self._made_fast(operand)
+            operand = graph.operands[operand_number] = made_fast(operand)
         if operand_number in graph.needs_client:
             self._outbox.return_chunks(number, [chunk], "client_only")
             return
@@ -412,24 +371,6 @@ class WorkerProcess:
         # A grown peak is reported again, but not for every few bytes.
         if sealed and peak_bytes > 1.1 * graph.peaks.get(operand_number, 0):
             self._outbox.batch(number).peaks[operand_number] = graph.peaks[operand_number] = peak_bytes
-
-    @staticmethod
-    def _made_fast(operand: Operand) -> Operand:
-        """Replace functions by faster substitutes, and chains of elementwise steps as the configuration says."""
-        reductions = dask.config.get("dask-mars.expressions.reductions", True)
-        sums = partial(grouped_sums, reductions=reductions)
-        operand = with_substitutes(operand, direct_reads, sums, running_sums)
-        # A single step gains nothing, except Dask's partial moments, random numbers and histograms.
-        if len(operand.steps) < 2:
-            function = operand.functions[0]
-            if type(function) is not partial and attribute(function, "__module__") not in _WORTH_A_LOOK:
-                return operand
-        if not ("dask.array" in sys.modules or any(map(_is_elementwise, operand.functions))):
-            return operand
-        # This imports Dask's arrays, for which other operands need not wait.
-        from dask_mars.expressions.rewrite import with_expressions
-
-        return with_expressions(operand, reductions)
 
     def _compute(
         self,
@@ -506,7 +447,7 @@ class WorkerProcess:
                     value = store.load_copy(ref)
                 else:
                     value = store.load(ref, owners)
-                    if not is_stored(ref) and not is_spilled(ref) and _is_source(value):
+                    if not is_stored(ref) and not is_spilled(ref) and is_source(value):
                         # Keep the source: its last reference may close the file, and opening takes longer than
                         # reading a chunk.
                         graph.values[source] = (value, None)
@@ -613,7 +554,7 @@ class WorkerProcess:
     ) -> bool:
         """Return whether a chunk failed because its memory could not grow, and report it then."""
         reason, growth_bytes = self._store.refusal
-        if not reason or not (reason == POSTPONED or _is_about_memory(error)):
+        if not reason or not (reason == POSTPONED or is_about_memory(error)):
             return False
         if reason == STOPPED:
             self._give_up(number, chunk, error, owners)
@@ -768,41 +709,7 @@ _SEND_NOW = Outbox.send_now.__code__
 _RETURN_QUEUED = WorkerProcess._return_queued.__code__
 
 
-def _is_about_memory(error: BaseException | None) -> bool:
-    """Return whether an exception or one of its causes reports a lack of memory."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        if isinstance(error, (MemoryError, StoreFull)):
-            return True
-        seen.add(id(error))
-        error = error.__cause__ or error.__context__
-    return False
-
-
 def _open_descriptors() -> int:
     """Return the number of open descriptors of this process."""
     # Systems without this directory have no Unix sockets either.
     return len(os.listdir("/dev/fd"))  # noqa: PTH208 (a third of the time)
-
-
-#: Modules of functions that are rewritten even in operands of a single step.
-_WORTH_A_LOOK = frozenset({"dask.array.random", "dask.array.reductions", "dask.array.routines"})
-
-
-def _is_elementwise(function: Any) -> bool:
-    """Return whether a function may be part of an expression."""
-    return type(function) is np.ufunc or attribute(function, "__module__") == "_operator"
-
-
-def _is_source(value: Any) -> bool:
-    """Return whether a value is a source of arrays, such as those of zarr and Xarray, and no array itself."""
-    kind = type(value)
-    return (
-        hasattr(kind, "shape")
-        and hasattr(kind, "dtype")
-        and hasattr(kind, "__getitem__")
-        # Tasks may write into arrays and pandas objects.
-        and not hasattr(kind, "__array_ufunc__")
-        and not hasattr(kind, "__array_function__")
-        and not issubclass(kind, np.generic)
-    )

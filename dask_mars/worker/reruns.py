@@ -6,6 +6,8 @@ import errno
 import re
 from collections.abc import Iterator
 
+from dask_mars.errors import StoreFull
+
 #: Messages by which NumPy, Python's buffers, Cython, numba and OpenCV report read-only memory, and NumPy an array
 #: that cannot be resized in place.
 _READ_ONLY = re.compile(
@@ -49,6 +51,11 @@ def is_about_main(error: BaseException) -> bool:
     return any(isinstance(link, Exception) and _says(_NOT_IN_MAIN, link) for link in _chain(error))
 
 
+def is_about_memory(error: BaseException) -> bool:
+    """Return whether an exception or one of its causes reports a lack of memory."""
+    return any(isinstance(link, (MemoryError, StoreFull)) for link in _chain(error))
+
+
 def _chain(error: BaseException) -> Iterator[BaseException]:
     link: BaseException | None = error
     for _ in range(_LINKS):
@@ -80,4 +87,4 @@ def _says(pattern: re.Pattern[str], error: BaseException) -> bool:
         return False
 
 
-__all__ = ["is_about_file_lock", "is_about_main", "is_about_writing"]
+__all__ = ["is_about_file_lock", "is_about_main", "is_about_memory", "is_about_writing"]

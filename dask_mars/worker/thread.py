@@ -23,7 +23,8 @@ from dask_mars.protocol.messages import Start
 from dask_mars.store.arena import Arena
 from dask_mars.store.in_place_sealing import make_heap
 from dask_mars.store.store import Store
-from dask_mars.worker.loop import KnownGraph, WorkerProcess, overflow_files
+from dask_mars.worker.known_graph import KnownGraph
+from dask_mars.worker.loop import WorkerProcess, overflow_files
 
 
 class IdleTime:

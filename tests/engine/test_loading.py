@@ -21,7 +21,8 @@ from dask_mars.protocol.object_ref import ARRAY, SPILLED, ObjectRef, blocks_of, 
 from dask_mars.store.arena import Arena, create
 from dask_mars.store.spill_files import SpillFiles
 from dask_mars.store.store import Store
-from dask_mars.worker.loop import KnownGraph, WorkerProcess
+from dask_mars.worker.known_graph import KnownGraph
+from dask_mars.worker.loop import WorkerProcess
 from tests.conftest import files
 
 MIB = 1 << 20

@@ -25,7 +25,7 @@ from dask_mars.expressions.draws import DASK_FUNCTION, Draw, draw, lazy_random_c
 from dask_mars.expressions.evaluate import RegionFunction
 from dask_mars.expressions.rewrite import Moments, with_expressions
 from dask_mars.graph.chunks import Operand, Step
-from dask_mars.worker.loop import WorkerProcess
+from dask_mars.worker.fast_operands import made_fast
 
 ROOT = Path(__file__).parents[2]
 LENGTHS = [0, 1, 2, 3, 7, *range(31, 66), 1000, 1023, 1024, 1025, 2049, 100_003]
@@ -565,4 +565,4 @@ class TestOperands:
 
     def test_worker_replaces_a_step_alone(self):
         program = operand()
-        assert random_chunk in WorkerProcess._made_fast(program).functions
+        assert random_chunk in made_fast(program).functions

@@ -28,7 +28,7 @@ from dask_mars.expressions.numexprs import NumexprPlan
 from dask_mars.expressions.regions import Kind, find_regions
 from dask_mars.expressions.rewrite import Moments, with_expressions
 from dask_mars.graph.chunks import Operand, Step
-from dask_mars.worker.loop import WorkerProcess
+from dask_mars.worker.fast_operands import made_fast
 from tests.conftest import Scripts
 
 #: Minimum elements of a native block.
@@ -553,10 +553,10 @@ def test_through_the_scheduler(get: Any) -> None:
 def test_workers_rewrite_moments_that_stand_alone() -> None:
     function = partial(reductions.moment_chunk, dtype=np.dtype("f8"))
     alone = Operand("moment", (function,), (Step(0, (0, 1, 2), ("axis", "keepdims")),), 1, 2)
-    rewritten = WorkerProcess._made_fast(alone)
+    rewritten = made_fast(alone)
     assert isinstance(rewritten.functions[0], Moments)
     single = Operand("negative", (np.negative,), (Step(0, (0,), ()),), 1, 0)
-    assert WorkerProcess._made_fast(single) is single
+    assert made_fast(single) is single
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

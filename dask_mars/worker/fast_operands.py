@@ -1,0 +1,46 @@
+"""Replaces functions of an operand by faster ones before its first run."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import Any
+
+import dask
+import numpy as np
+
+from dask_mars.graph.callables import attribute
+from dask_mars.graph.chunks import Operand
+from dask_mars.worker.grouped_sums import grouped_sums
+from dask_mars.worker.running_sums import running_sums
+from dask_mars.worker.substitutes import with_substitutes
+from dask_mars.worker.zarr_reads import direct_reads
+
+#: Modules of functions that are rewritten even in operands of a single step.
+_WORTH_A_LOOK = frozenset({"dask.array.random", "dask.array.reductions", "dask.array.routines"})
+
+
+def made_fast(operand: Operand) -> Operand:
+    """Replace functions by faster substitutes, and chains of elementwise steps as the configuration says."""
+    reductions = dask.config.get("dask-mars.expressions.reductions", True)
+    sums = partial(grouped_sums, reductions=reductions)
+    operand = with_substitutes(operand, direct_reads, sums, running_sums)
+    # A single step gains nothing, except Dask's partial moments, random numbers and histograms.
+    if len(operand.steps) < 2:
+        function = operand.functions[0]
+        if type(function) is not partial and attribute(function, "__module__") not in _WORTH_A_LOOK:
+            return operand
+    if not ("dask.array" in sys.modules or any(map(_is_elementwise, operand.functions))):
+        return operand
+    # This imports Dask's arrays, for which other operands need not wait.
+    from dask_mars.expressions.rewrite import with_expressions
+
+    return with_expressions(operand, reductions)
+
+
+def _is_elementwise(function: Any) -> bool:
+    """Return whether a function may be part of an expression."""
+    return type(function) is np.ufunc or attribute(function, "__module__") == "_operator"
+
+
+__all__ = ["made_fast"]
