@@ -23,8 +23,6 @@ UNSCHEDULED, READY, RUNNING, FINISHED, FREED, FATAL, CANCELLING, CANCELLED = (in
 class ClientShare:
     """The chunks of one graph in the user's process."""
 
-    __slots__ = ("bytes", "count", "is_needed", "mean_s")
-
     def __init__(self, plan: GraphPlan) -> None:
         #: Whether each chunk must run there.
         self.is_needed = bytearray(len(plan.inputs))
@@ -44,32 +42,6 @@ class ClientShare:
 
 class Graph:
     """One graph's bookkeeping; lists are indexed by chunk."""
-
-    __slots__ = (
-        "client",
-        "dispatched_count",
-        "estimates",
-        "failures",
-        "holders",
-        "id",
-        "is_output",
-        "losses",
-        "makers",
-        "objects",
-        "on_disk",
-        "plan",
-        "queues",
-        "results_taken",
-        "run_ahead",
-        "state",
-        "stopping",
-        "successors",
-        "undispatched_consumers",
-        "undispatched_inputs",
-        "unfinished_consumers",
-        "unfinished_inputs",
-        "unfinished_outputs",
-    )
 
     def __init__(
         self,

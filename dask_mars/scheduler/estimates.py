@@ -16,21 +16,6 @@ def moved_mean(mean: float | None, measured: float) -> float:
 class Estimates:
     """Estimated bytes and seconds of the chunks of one graph."""
 
-    __slots__ = (
-        "_asked",
-        "_count",
-        "_credible_bytes",
-        "_declared",
-        "_durations_s",
-        "_expected",
-        "_learned",
-        "_mean_s",
-        "_operand_of",
-        "_peaks",
-        "_private",
-        "_total_bytes",
-    )
-
     def __init__(
         self,
         operand_of: Sequence[int],

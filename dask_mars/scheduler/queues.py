@@ -19,24 +19,6 @@ _READY = int(State.READY)
 class Queues:
     """The queues of one graph."""
 
-    __slots__ = (
-        "_in_client",
-        "_policy",
-        "_resources",
-        "_state",
-        "chunk_of",
-        "client",
-        "delayed",
-        "followers",
-        "is_divided",
-        "key_of",
-        "offers",
-        "on_ready",
-        "passes",
-        "ready",
-        "restricted",
-    )
-
     def __init__(self, plan: GraphPlan, state: bytearray, in_client: bytearray, policy: Policy) -> None:
         self._state = state
         self._in_client = in_client

@@ -18,18 +18,6 @@ Place = tuple[float, int, int]
 class Worker:
     """One worker's dispatched chunks."""
 
-    __slots__ = (
-        "dispatched",
-        "granted_bytes",
-        "id",
-        "is_thread",
-        "is_watched",
-        "last_report_s",
-        "load_s",
-        "place",
-        "recall_attempts",
-    )
-
     def __init__(self, id: int, is_thread: bool = False) -> None:
         self.id = id
         self.is_thread = is_thread
