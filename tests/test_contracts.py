@@ -13,7 +13,7 @@ ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 
 
 def test_layers_are_documented_as_they_are_checked():
-    (layers,) = [contract["layers"] for contract in CONTRACTS if contract["type"] == "layers"]
+    layers = next(contract["layers"] for contract in CONTRACTS if contract["type"] == "layers")
     assert "\n".join(layers).replace("dask_mars.", "") in ARCHITECTURE
 
 

@@ -78,7 +78,9 @@ class Observed:
 
     def _cancel_graph(self, number: int) -> bool:
         """Cancel the computation with a number; return False if there is none."""
-        return False
+        raise TypeError(
+            f"expected an id or a Computation, not {number!r}: computations on a cluster have no numbers"
+        )
 
 
 __all__ = ["Observed"]

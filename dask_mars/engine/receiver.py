@@ -121,6 +121,8 @@ class Receiver:
     def _on_restored(self, handle: WorkerHandle, message: messages.Restored) -> Event:
         number, refs = message
         # The chunk that read it is reported later, so neither the graph nor its chunks can be gone.
+        if None in map(self._runs[number].refs.__getitem__, refs):
+            raise ProtocolError(f"it restored values of graph {number} that are not stored: {str(refs)[:200]}")
         for chunk, ref in refs.items():
             self._registry.objects.move([(number, chunk)], ref, besides=handle)
         return ChunksRestored(handle.number, number, list(refs))

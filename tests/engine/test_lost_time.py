@@ -32,7 +32,7 @@ def only_lost_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(startup, "_LEFT_S", 0.0)
     # The functions of this module are a library's, too.
     own = {__name__.partition(".")[0], "time"}
-    monkeypatch.setattr(library_code, "_LIBRARIES", library_code._LIBRARIES | own)
+    monkeypatch.setattr(library_code, "LIBRARIES", library_code.LIBRARIES | own)
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ def runtime() -> Iterator[Runtime]:
 @pytest.fixture
 def tests_are_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the functions of this module run in threads too."""
-    monkeypatch.setattr(library_code, "_LIBRARIES", library_code._LIBRARIES | {__name__.partition(".")[0], "time"})
+    monkeypatch.setattr(library_code, "LIBRARIES", library_code.LIBRARIES | {__name__.partition(".")[0], "time"})
 
 
 def random_means(size: int = 400) -> da.Array:
@@ -460,7 +460,7 @@ def test_the_interpreter_may_end_meanwhile(scripts: Any) -> None:
             import threading, time
             import dask, dask.array as da, dask_mars
             from dask_mars.optimize import library_code
-            library_code._LIBRARIES |= {"time"}
+            library_code.LIBRARIES |= {"time"}
             x = da.random.default_rng(1).random((2000, 2000), chunks=500)
             first = x.sum().compute(scheduler=dask_mars.get)
             sleeping = [dask.delayed(time.sleep)(3)]
@@ -469,7 +469,7 @@ def test_the_interpreter_may_end_meanwhile(scripts: Any) -> None:
             time.sleep(0.3)
             print(round(first / 4e6, 1), flush=True)
             """
-        ).replace("_LIBRARIES |=", "_LIBRARIES = library_code._LIBRARIES |"),
+        ).replace("LIBRARIES |=", "LIBRARIES = library_code.LIBRARIES |"),
     )
     with scripts.start(str(script)) as process:
         assert process.stdout.readline() == "0.5\n"
