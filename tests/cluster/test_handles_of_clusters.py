@@ -104,7 +104,7 @@ def test_memory_is_that_of_agents_and_no_disks(client: Client, cluster: Any):
 
 @pytest.mark.parametrize("told", [3, None, 1.5])
 def test_what_tells_of_no_computation(client: Client, told: Any):
-    with pytest.raises(TypeError, match="expected an id.* or a Computation"):
+    with pytest.raises(TypeError, match=r"expected an id.* or a Computation"):
         dask_mars.runtime().cancel(told)
 
 
