@@ -84,7 +84,8 @@ def names(kind: str) -> list[str]:
                 module, *rest = [constants[a.id] if isinstance(a, ast.Name) else a.value for a in node.args]
                 found += [f"{module}.{name}" for name in rest]
             if kind == "needed" and isinstance(node, ast.Try):
-                found += [f"{part.module}.{alias.name}" for part in node.body for alias in part.names]
+                imports = [part for part in node.body if isinstance(part, ast.ImportFrom)]
+                found += [f"{part.module}.{alias.name}" for part in imports for alias in part.names]
     return found
 
 
