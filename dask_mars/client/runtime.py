@@ -10,7 +10,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from dask_mars import config, process_role
@@ -399,12 +398,7 @@ class Runtime(Observed):
         self.engine()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -433,9 +427,10 @@ class Runtime(Observed):
 def _new_engine(settings: config.Settings) -> Engine:
     # Not every program that imports dask_mars computes.
     from dask_mars.engine.engine import Engine
-    from dask_mars.observe.event_log import open_configured
 
     if settings.event_log is not None:
+        from dask_mars.observe.event_log import open_configured
+
         open_configured(settings.event_log)
     return Engine(settings)
 

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar
 
 from dask.utils import import_required
@@ -112,12 +111,7 @@ class EventLog(Tabular, Listener):
     def __enter__(self) -> EventLog:
         return self.open()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def to_dict(self) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import threading
 import time
 import zlib
 from collections.abc import Hashable
-from types import TracebackType
 from typing import Any, ClassVar
 
 from dask.utils import SerializableLock
@@ -92,12 +91,7 @@ class InterprocessLock:
         self.acquire()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def __repr__(self) -> str:

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from pickle import PickleBuffer
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -303,9 +302,7 @@ class SpillDirectory(SpillFiles):
     def __enter__(self) -> SpillDirectory:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -189,7 +189,7 @@ def make(size: int) -> bytes:
 
 
 def joined(sizes: Sequence[int]) -> list[Task]:
-    """Return tasks with results of so many bytes, and one that reads all of them when it may."""
+    """Return tasks whose results have the given sizes, and one that reads all of them."""
     made = [Task(f"made-{number}", make, size) for number, size in enumerate(sizes)]
     return [*made, Task("join", lambda *parts: sum(map(len, parts)), *[TaskRef(task.key) for task in made])]
 

@@ -39,7 +39,7 @@ from tests.machines import plan
 
 
 class Host:
-    """Workers, a store of so many bytes and a disk, which do what the machine says and keep count."""
+    """Workers, a store of limited size and a disk, which execute instructions and count the bytes."""
 
     def __init__(
         self, sizes: Any, limit: int, hard_limit: int = 10**6, workers: int = 2, **parameters: Any
@@ -286,7 +286,7 @@ class Host:
 
 
 def pairs(count: int) -> GraphPlan:
-    """Return a plan of so many sources and of a sink that needs the first and the last, the second and so on."""
+    """Return a plan in which sources are joined in pairs, from both ends, and a last chunk reads all pairs."""
     inputs: list[tuple[int, ...]] = [()] * count
     inputs += [(number, count - 1 - number) for number in range(count // 2)]
     inputs.append(tuple(range(count, len(inputs))))
