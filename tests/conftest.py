@@ -30,6 +30,7 @@ import dask_mars
 from dask_mars import Runtime
 from dask_mars.engine.engine import Engine
 from dask_mars.engine.spill_writer import SpillWriter
+from dask_mars.engine.templates import templates
 from dask_mars.limits import estimate_memory, library_bytes
 from dask_mars.protocol.locks import InterprocessLock
 
@@ -223,7 +224,8 @@ def zarr() -> Any:
 
 
 def _pids_of_shared() -> set[int]:
-    return {pid for runtime in _shared for pid in runtime.engine().worker_pids()}
+    template = {pid} if (pid := templates.pid()) is not None else set()
+    return template.union(*[runtime.engine().worker_pids() for runtime in _shared])
 
 
 #: The parent of each process that is there, as it was when it was seen first.
@@ -265,7 +267,8 @@ def _own_descriptors(found: dict[str, str]) -> int:
         # Agents keep connections for when they need them again. Each worker has a socket too.
         kept = [name for name in found.values() if not name.startswith("socket:")]
         return len(kept) - len(_pids_of_shared()) - (InterprocessLock.descriptor is not None)
-    return len(found) - 2 * len(_pids_of_shared()) - (InterprocessLock.descriptor is not None)
+    has_template = templates.pid() is not None
+    return len(found) - 2 * len(_pids_of_shared()) + has_template - (InterprocessLock.descriptor is not None)
 
 
 def _threads() -> set[threading.Thread]:
@@ -281,7 +284,7 @@ def _threads() -> set[threading.Thread]:
 
 def _engine_threads() -> int:
     # A shared engine starts the threads of its spill writer with its first spill, and keeps them.
-    kept = ("dask-mars-spill", "dask-mars-read") if _shared else ()
+    kept = ("dask-mars-template", *(("dask-mars-spill", "dask-mars-read") if _shared else ()))
     names = [thread.name for thread in threading.enumerate()]
     return sum(name.startswith("dask-mars") and not name.startswith(kept) for name in names)
 
@@ -572,6 +575,12 @@ def small(tmp_path: Path) -> Iterator[Runtime]:
     limits = {"dask-mars.spill-directory": str(tmp_path / "spilled"), "dask-mars.store-limit": 8 << 20}
     with dask.config.set(limits), Runtime(num_workers=2, memory_limit=LEAST_LIMIT_OF_TWO) as runtime:
         yield runtime
+
+
+@pytest.fixture
+def new_interpreters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let worker processes be new interpreters, as where no template can be."""
+    monkeypatch.setattr("dask_mars.engine.templates.is_supported", lambda: False)
 
 
 @pytest.fixture

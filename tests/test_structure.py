@@ -31,7 +31,7 @@ LARGER = {
     ("attributes", "dask_mars/worker/loop.py:WorkerProcess"): 29,
     ("function", "dask_mars/worker/loop.py:_run"): 61,
     ("function", "dask_mars/worker/loop.py:_seal"): 57,
-    ("function", "dask_mars/worker/main.py:main"): 68,
+    ("function", "dask_mars/worker/main.py:main"): 66,
 }
 
 #: Class names that several modules define.

@@ -19,14 +19,15 @@ from dask_mars.engine.executor import Executor
 from dask_mars.engine.graph_run import Stopped
 from dask_mars.engine.idle import IdleClock
 from dask_mars.engine.inspection import Inspection
+from dask_mars.engine.launching import is_launching
 from dask_mars.engine.listeners import EngineView
 from dask_mars.engine.memory import MemoryWatch, slack_bytes
 from dask_mars.engine.memory_control import MemoryControl
-from dask_mars.engine.processes import is_launching
 from dask_mars.engine.recorder import Recorder
 from dask_mars.engine.registry import Registry
 from dask_mars.engine.resources import Resources
 from dask_mars.engine.startup import Startup
+from dask_mars.engine.templates import templates
 from dask_mars.engine.workforce import Workforce
 from dask_mars.errors import EngineStartFailed, EngineStopped, Stalled
 from dask_mars.limits import address_space
@@ -235,7 +236,8 @@ class EngineLoop:
 
     def _end_stalled(self) -> None:
         """Fail computations that would wait for ever."""
-        if self.startup.loading or self.workforce.ending or self.memory.is_renewing:
+        workforce = self.workforce
+        if self.startup.loading or workforce.template.is_awaiting or workforce.ending or self.memory.is_renewing:
             # New workers or free memory will come.
             return
         for number in self.machine.stalled():
@@ -293,6 +295,7 @@ def _forget_loops() -> None:
         return
     for loop in list(_loops):
         loop.forget_after_fork()
+    templates.forget_after_fork()
 
 
 os.register_at_fork(after_in_child=_forget_loops)

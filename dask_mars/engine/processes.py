@@ -2,50 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Collection
 from typing import ClassVar
 
+from dask_mars.engine.launching import ForkedProcess, launch
+from dask_mars.engine.templates import templates
 from dask_mars.engine.worker_handle import WorkerHandle, connected
 from dask_mars.protocol.ambient import worker_environment
 from dask_mars.protocol.control import starting_at
 from dask_mars.worker.interrupts import SIGNAL
-
-# The import path comes first, so that a worker finds the client's modules, dask_mars included. `Progress` finds
-# none: it records each import in the control page, so that the engine tells slow from stuck.
-_BOOT = """
-import json, os, struct, sys
-
-options = json.loads(sys.argv[1])
-sys.path[:] = options["path"]
-
-class Progress:
-    modules = 0
-
-    def find_spec(self, name, path=None, target=None):
-        self.modules += 1
-        noted = struct.pack("=I28s", self.modules, name.encode("utf-8", "replace")[-28:])
-        os.pwrite(options["control"], noted, options["starting_at"])
-
-progress = Progress()
-sys.meta_path.insert(0, progress)
-from dask_mars.worker.main import main
-
-main(options["socket"], options["parent"], options["modules"], lambda: sys.meta_path.remove(progress))
-"""
-
-
-_launching = threading.local()
-
-
-def is_launching() -> bool:
-    """Return whether this thread runs a worker process, whose fork needs the descriptors of the engine."""
-    return getattr(_launching, "is_so", False)
 
 
 class ProcessHandle(WorkerHandle):
@@ -57,40 +26,28 @@ class ProcessHandle(WorkerHandle):
         self, number: int, control: int, descriptors: Collection[int], modules: Collection[str] = ()
     ) -> None:
         ours, theirs = connected()
-        options = json.dumps(
-            {
-                "path": sys.path,
-                "socket": theirs.fileno(),
-                "parent": os.getpid(),
-                "modules": list(modules),
-                "control": control,
-                "starting_at": starting_at(number),
-            }
-        )
+        options = {
+            "path": sys.path,
+            "socket": theirs.fileno(),
+            "parent": os.getpid(),
+            "modules": list(modules),
+            "control": control,
+            "starting_at": starting_at(number),
+        }
+        descriptors = (theirs.fileno(), control, *descriptors)
         #: Its activity when it was ended for lack of progress, else None.
         self.stuck_in: str | None = None
-        _launching.is_so = True
-        # Not multiprocessing: its spawn imports the user's script again, and needs a guard in it.
+        self.process: subprocess.Popen[bytes] | ForkedProcess
         try:
-            self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
-                    "-c",
-                    _BOOT,
-                    options,
-                ],
-                stdin=subprocess.DEVNULL,
-                env=worker_environment(os.environ),
-                pass_fds=(theirs.fileno(), control, *descriptors),
-                # Ctrl-C in a terminal concerns the client alone.
-                process_group=0,
-            )
+            pid = templates.fork(options, descriptors)
+            if pid is not None:
+                self.process = ForkedProcess(pid)
+            else:
+                self.process = launch(options, worker_environment(os.environ), descriptors)
         except OSError:
             ours.close()
             raise
         finally:
-            _launching.is_so = False
             theirs.close()
         super().__init__(number, ours)
         self.pid = self.process.pid
@@ -143,4 +100,4 @@ def _watch_exit(pid: int) -> int | None:
         return None
 
 
-__all__ = ["ProcessHandle", "is_launching"]
+__all__ = ["ProcessHandle"]

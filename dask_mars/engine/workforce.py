@@ -20,6 +20,7 @@ from dask_mars.engine.receiver import ProtocolError, Receiver
 from dask_mars.engine.registry import Registry
 from dask_mars.engine.start_watch import StartWatch
 from dask_mars.engine.startup import Startup
+from dask_mars.engine.templates import TemplateUser
 from dask_mars.engine.threads import ThreadHandle
 from dask_mars.engine.worker_handle import WorkerHandle
 from dask_mars.errors import WorkerStartFailed, WorkerStartTimeout, describe_exit, has_crashed
@@ -45,6 +46,8 @@ class Workforce:
         Workers that are ending.
     is_up : bool
         Whether a worker has come up and left some of the memory free.
+    template : TemplateUser
+        The template that processes are forked from, and those that wait for it.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Workforce:
         self._post = post
         self._receiver = Receiver(registry, machine.holds, post)
         self._starts = StartWatch(self._settings.start_timeout_s)
+        self.template = TemplateUser(self._settings.start_timeout_s)
         self.ending = EndingWorkers(_EXIT_S)
         self.is_up = False
 
@@ -93,7 +97,7 @@ class Workforce:
 
     def next_s(self, now_s: float) -> list[float | None]:
         """Return the times at which starting and ending workers need attention."""
-        times = [self._starts.next_s(), self.ending.next_s(now_s)]
+        times = [self._starts.next_s(), self.ending.next_s(now_s), self.template.next_s(now_s)]
         if self._runs and self.has_threads() and not self._startup.loading:
             times.append(self._startup.due_s(self._runs.values(), now_s))
         return times
@@ -113,6 +117,10 @@ class Workforce:
         """Release the blocks of ended workers; if there is work, start or replace workers."""
         for handle in self.ending.collect(now_s):
             self._release_ended(handle)
+        for number in self.template.take_due():
+            self._put_to_work(self._launch(number))
+        if not (self.ending or self._startup.loading):
+            self.template.leave_if_unused()
         startup, runs = self._startup, self._runs.values()
         startup.note(runs, now_s)
         if not (runs or startup.loading):
@@ -130,7 +138,7 @@ class Workforce:
     def _start_missing(self) -> None:
         """Start a worker for each vacant number."""
         for number in range(self._settings.num_workers):
-            if number in self._workers or number in self.ending:
+            if number in self._workers or number in self.ending or number in self.template.awaited:
                 continue
             loading = self._startup.loading.pop(number, None)
             if loading is not None:
@@ -142,7 +150,10 @@ class Workforce:
 
     def _start_process(self, number: int) -> None:
         """Start a worker process and queue work for it: the socket buffers messages until it is up."""
-        self._put_to_work(self._launch(number))
+        if self.template.is_awaited():
+            self.template.awaited.add(number)
+        else:
+            self._put_to_work(self._launch(number))
 
     def _launch(self, number: int) -> ProcessHandle:
         """Launch a worker process, which imports modules and then waits for its start message."""
@@ -227,7 +238,8 @@ class Workforce:
                 # Where threads suffice, nothing waits for processes that do not come up.
                 if missing > 0 and not (threads_suffice and self._starts.is_hopeless(number)):
                     missing -= 1
-                    loading[number] = self._launch(number)
+                    if not self.template.is_awaited():
+                        loading[number] = self._launch(number)
             elif successor.is_loaded and joins:
                 handle.is_leaving = True
                 handle.send(Exit())
@@ -310,6 +322,7 @@ class Workforce:
             self.ending.add(handle)
             self._registry.note_gone(handle)
             self._post(WorkerRetired(handle.number))
+        self.template.is_unused = True
         self._startup.restart()
 
     def _lose(self, handle: WorkerHandle, over_limit: OverLimit | None = None) -> None:
@@ -409,6 +422,7 @@ class Workforce:
                     handle.read()
                 time.sleep(0.002)
             handle.close()
+        self.template.leave()
 
     def forget_after_fork(self) -> None:
         """In a process forked from the engine's, close the connections to its workers."""

@@ -10,7 +10,8 @@ import signal
 import socket
 import sys
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,32 +28,30 @@ from dask_mars.store.store import Store
 from dask_mars.worker.interrupts import SIGNAL
 from dask_mars.worker.loop import WorkerProcess, overflow_files
 from dask_mars.worker.outbox import OutputStream
-from dask_mars.worker.preload import load_dask_array
+from dask_mars.worker.preload import load_what_arrays_need
 
 
-def main(
-    descriptor: int,
-    parent: int,
-    modules: Collection[str] = (),
-    imported: Callable[[], None] = lambda: None,
-) -> None:
-    """Run a worker process."""
+def main(options: Mapping[str, Any], imported: Callable[[], None]) -> None:
+    """Run a worker process; call `imported` when it has imported its modules."""
     # Ctrl-C goes to the whole terminal; the client decides what it means for tasks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A forked process has descriptors under other numbers than its parent.
+    numbers = options.get("numbers", {})
+    descriptor = numbers.get(options["socket"], options["socket"])
     connection = socket.socket(fileno=descriptor)
-    process_role.die_with_parent(parent)
+    process_role.die_with_parent(options["parent"])
     hold_streams()
     # Crash reports go to the user's standard error, even if tasks replace Python's.
     faulthandler.enable(file=2, all_threads=False)
-    _load_what_arrays_need()
-    for name in modules:
+    load_what_arrays_need()
+    for name in options["modules"]:
         # The tasks that need the module raise the error again.
         with contextlib.suppress(Exception):
             importlib.import_module(name)
     imported()
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         connection.sendall(channel.frame(dumps([messages.as_plain(messages.Loaded())])))
-    start = channel.receive_start(connection)
+    start = _receive_start(connection, numbers)
     for inherited in (descriptor, start.control, start.locks, start.wake, *start.arenas):
         # Programs that tasks start must not inherit these.
         os.set_inheritable(inherited, False)
@@ -101,7 +100,15 @@ def main(
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
 
 
-def _load_what_arrays_need() -> None:
-    """Import the modules that the first operand of an array would wait for."""
-    load_dask_array()
-    importlib.import_module("dask_mars.expressions.rewrite")
+def _receive_start(connection: socket.socket, numbers: Mapping[int, int]) -> messages.Start:
+    """Return the start message, with this process's numbers of its descriptors."""
+    start = channel.receive_start(connection)
+    if not numbers:
+        return start
+    return replace(
+        start,
+        arenas=[numbers[number] for number in start.arenas],
+        control=numbers[start.control],
+        locks=numbers[start.locks],
+        wake=numbers[start.wake],
+    )

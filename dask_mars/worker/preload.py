@@ -68,4 +68,10 @@ def _have_numbagg(reductions: ModuleType) -> None:
     reductions.HAS_NUMBAGG = version >= _NUMBAGG  # type: ignore[attr-defined]
 
 
-__all__ = ["load_dask_array"]
+def load_what_arrays_need() -> None:
+    """Import the modules that the first operand of an array would wait for."""
+    load_dask_array()
+    importlib.import_module("dask_mars.expressions.rewrite")
+
+
+__all__ = ["load_dask_array", "load_what_arrays_need"]

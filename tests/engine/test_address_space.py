@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from dask_mars import Runtime, config
-from dask_mars.engine import loop, processes
+from dask_mars.engine import launching, loop
 from dask_mars.engine.engine import Engine
 from dask_mars.errors import AddressSpaceTooSmall, ResultTooLarge, SpillDiskFailed, StoreFull
 from dask_mars.limits import AddressSpace
@@ -211,6 +211,7 @@ def test_an_arena_that_is_not_mapped_in_the_users_process(monkeypatch, number) -
     assert len(set(Path("/proc/self/fd").iterdir())) <= len(before)
 
 
+@pytest.mark.usefixtures("new_interpreters")
 def test_workers_that_have_fewer_addresses_say_so(monkeypatch) -> None:
     class Popen(subprocess.Popen):
         def __init__(self, *args, **options) -> None:
@@ -222,7 +223,7 @@ def test_workers_that_have_fewer_addresses_say_so(monkeypatch) -> None:
             finally:
                 resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
-    monkeypatch.setattr(processes.subprocess, "Popen", Popen)
+    monkeypatch.setattr(launching.subprocess, "Popen", Popen)
     expected = r"memory_limit=1,073,741,824 and num_workers=2 .* 3,221,225,472 bytes .* is 2,147,483,648 bytes"
     with (
         Runtime(num_workers=2, memory_limit="1 GiB") as runtime,

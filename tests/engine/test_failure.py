@@ -493,6 +493,7 @@ importlib.import_module(__name__)
 """
 
 
+@pytest.mark.usefixtures("new_interpreters")
 def test_a_worker_that_is_stuck_at_an_import_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -508,11 +509,13 @@ def test_a_worker_that_is_stuck_at_an_import_is_replaced(
     assert re.search(r"no progress for 5 s \(dask-mars.start-timeout\) while importing cloudpickle", caplog.text)
 
 
-def test_progress_is_noted_for_each_module(runtime: Runtime) -> None:
-    engine = runtime.engine()
-    for number in range(2):
-        assert engine._registry.control.progress(number) > 100
-        assert engine._registry.control.importing(number)
+@pytest.mark.usefixtures("new_interpreters")
+def test_progress_is_noted_for_each_module() -> None:
+    with dask.config.set({"dask-mars.start-in-threads": False}), Runtime(num_workers=1).start() as runtime:
+        assert delayed_sum(runtime.get) == 3
+        control = runtime.engine()._registry.control
+        assert control.progress(0) > 100
+        assert control.importing(0)
 
 
 def test_an_interpreter_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,179 @@
+"""A process that has imported what workers need. Worker processes are forked from it, as children of its parent.
+
+It has one thread, no open files of its own, and no work. A fork takes milliseconds, imports take half a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import io
+import os
+import pickle
+import platform
+import resource
+import signal
+import socket
+import sys
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dask_mars import process_role
+from dask_mars.descriptors import hold_streams
+from dask_mars.protocol.ambient import SETTINGS
+from dask_mars.worker.preload import load_what_arrays_need
+
+#: Number of the system call clone by machine.
+_CLONE = {"x86_64": 56, "aarch64": 220}
+#: The child's parent is the caller's parent; the system writes the child's id where the C library keeps it.
+_CLONE_PARENT, _CLONE_CHILD_CLEARTID, _CLONE_CHILD_SETTID = 0x8000, 0x200000, 0x1000000
+_PR_GET_TID_ADDRESS = 40
+#: Maximum bytes and descriptors of a request.
+MOST_BYTES, MOST_DESCRIPTORS = 1 << 18, 250
+_LIMITS = [number for name, number in vars(resource).items() if name.startswith("RLIMIT_")]
+
+
+class Surroundings(NamedTuple):
+    """Everything that a worker process inherits from the user's process at its start, besides descriptors."""
+
+    environment: dict[bytes, bytes]
+    limits: dict[int, tuple[int, int]]
+    processors: set[int]
+    nice: int
+
+    @classmethod
+    def read(cls) -> Surroundings:
+        """Return that of this process."""
+        return cls(
+            dict(getattr(os.environ, "_data", None) or os.environb),
+            {number: resource.getrlimit(number) for number in _LIMITS},
+            os.sched_getaffinity(0),
+            os.getpriority(os.PRIO_PROCESS, 0),
+        )
+
+    def apply(self, before: Surroundings) -> None:
+        """Give this process the same, as far as the system lets it."""
+        settings = {setting.name: setting for setting in SETTINGS}
+        settings["os.environ"].apply(None, self.environment)
+        with contextlib.suppress(OSError):
+            if self.processors != before.processors:
+                os.sched_setaffinity(0, self.processors)
+        with contextlib.suppress(OSError):
+            if self.nice != before.nice:
+                os.setpriority(os.PRIO_PROCESS, 0, self.nice)
+        for number, limit in self.limits.items():
+            if limit != before.limits.get(number):
+                with contextlib.suppress(OSError, ValueError):
+                    resource.setrlimit(number, limit)
+
+
+class Fork(NamedTuple):
+    """A request for a worker process. The first three descriptors are those of its output and its directory."""
+
+    #: Options of the process, as for one that is not forked.
+    options: dict[str, Any]
+    #: Numbers of the other descriptors in the user's process.
+    numbers: list[int]
+    surroundings: Surroundings
+
+
+def is_supported() -> bool:
+    """Return whether this system lets a process fork children of its parent."""
+    return (
+        sys.platform == "linux"
+        and platform.machine() in _CLONE
+        and sys.maxsize > 1 << 32
+        and platform.libc_ver()[0] == "glibc"
+    )
+
+
+def serve(options: dict[str, Any]) -> dict[str, Any]:
+    """Fork a worker process for each request, and end with the parent; return its options in each worker."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection = socket.socket(fileno=options["socket"])
+    process_role.die_with_parent(options["parent"])
+    hold_streams()
+    load_what_arrays_need()
+    forks = _Forks()
+    inherited = Surroundings.read()
+    gc.collect()
+    gc.freeze()
+    _answer(connection, 0)
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(connection, MOST_BYTES, MOST_DESCRIPTORS)
+        if not data:
+            os._exit(0)
+        request = pickle.loads(data)
+        pid = forks.fork() if _threads() == 1 else -1
+        if pid == 0:
+            connection.close()
+            return _become_worker(request, descriptors, inherited)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        _answer(connection, pid)
+
+
+def _answer(connection: socket.socket, number: int) -> None:
+    try:
+        connection.sendall(b"%d" % number)
+    except OSError:
+        os._exit(0)
+
+
+def _threads() -> int:
+    return sum(1 for _ in os.scandir("/proc/self/task"))
+
+
+def _become_worker(request: Fork, descriptors: list[int], before: Surroundings) -> dict[str, Any]:
+    """Turn a forked process into what a new interpreter would be; return its options."""
+    out, error, directory, *rest = descriptors
+    os.setpgid(0, 0)
+    os.dup2(out, 1)
+    os.dup2(error, 2)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=stream.line_buffering or stream.isatty())
+    with contextlib.suppress(OSError):
+        os.fchdir(directory)
+    for descriptor in (out, error, directory):
+        os.close(descriptor)
+    request.surroundings.apply(before)
+    # All forks have the template's state of this, which a new interpreter seeds from the system.
+    np.random.seed()
+    numbers = dict(zip(request.numbers, rest, strict=True))
+    options = request.options
+    sys.path[:] = options["path"]
+    return {**options, "control": numbers[options["control"]], "numbers": numbers}
+
+
+class _Forks:
+    """Forks children of this process's parent, which so sees their end, and whose end they see."""
+
+    def __init__(self) -> None:
+        # `os.fork` does the same before and after, with the interpreter's lock held in between.
+        self._libc = ctypes.PyDLL(None)
+        address = ctypes.c_void_p()
+        found = self._libc.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address)) == 0 and address.value
+        if not found or ctypes.c_int.from_address(found).value != os.getpid():
+            # The C library keeps the thread's id elsewhere.
+            os._exit(1)
+        self._address = ctypes.c_void_p(found)
+        flags = _CLONE_PARENT | _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID | signal.SIGCHLD
+        # Machines differ in which of the last two is the address.
+        self._call = (_CLONE[platform.machine()], flags, None, None, self._address, self._address)
+
+    def fork(self) -> int:
+        """Fork this process; return 0 in the new one, and its id or -1 in this one."""
+        api = ctypes.pythonapi
+        api.PyOS_BeforeFork()
+        pid = int(self._libc.syscall(*self._call))
+        if pid == 0:
+            api.PyOS_AfterFork_Child()
+        else:
+            api.PyOS_AfterFork_Parent()
+        return pid
+
+
+__all__ = ["MOST_BYTES", "MOST_DESCRIPTORS", "Fork", "Surroundings", "is_supported", "serve"]

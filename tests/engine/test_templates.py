@@ -1,0 +1,195 @@
+"""The template of worker processes: what its forks share, what they do not, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from collections.abc import Iterator
+
+import dask
+import numpy as np
+import psutil
+import pytest
+
+from dask_mars import Runtime
+from dask_mars.engine import launching
+from dask_mars.engine.templates import Templates, templates
+from dask_mars.worker.template import is_supported
+from tests.conftest import Scripts, eventually
+
+pytestmark = pytest.mark.skipif(not is_supported(), reason="worker processes are new interpreters here")
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
+    """Return the options of the interpreters that have been started, of templates and workers."""
+    found: list[dict] = []
+    launch = launching.launch
+
+    def note(options: dict, *rest: object) -> object:
+        found.append(options)
+        return launch(options, *rest)
+
+    for module in ("processes", "templates"):
+        monkeypatch.setattr(f"dask_mars.engine.{module}.launch", note)
+    return found
+
+
+@pytest.fixture
+def runtime() -> Iterator[Runtime]:
+    """Yield a runtime whose tasks never run in threads."""
+    with dask.config.set({"dask-mars.start-in-threads": False}), Runtime(num_workers=2) as runtime:
+        yield runtime
+
+
+def of_both(function: object, runtime: Runtime) -> list:
+    """Return the results of a function in two processes."""
+    found: dict[int, object] = {}
+
+    def both() -> bool:
+        tasks = [dask.delayed(lambda: (os.getpid(), function()), pure=False)() for _ in range(8)]
+        found.update(dask.compute(*tasks, scheduler=runtime.get))
+        return len(found) == 2
+
+    assert eventually(both)
+    return list(found.values())
+
+
+def up(runtime: Runtime) -> Runtime:
+    """Return a runtime whose processes have been started."""
+    assert runtime.get({"x": (abs, -1)}, "x") == 1
+    return runtime
+
+
+def test_processes_are_forks_and_children_of_this_one(runtime: Runtime, started: list[dict]) -> None:
+    assert of_both(os.getppid, runtime) == [os.getpid()] * 2
+    assert not [options for options in started if "control" in options]
+    with Runtime(num_workers=1) as other:
+        assert other.get({"x": (os.getppid,)}, "x") == os.getpid()
+    assert len(started) <= 1
+
+
+def test_they_have_what_new_interpreters_would_have(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, tmp_path
+) -> None:
+    up(runtime)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limits = (soft - 1, hard)
+    monkeypatch.setenv("TEMPLATE_TEST", "set")
+    monkeypatch.chdir(tmp_path)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    try:
+        with Runtime(num_workers=2) as other:
+            look = lambda: (  # noqa: E731
+                os.environ["TEMPLATE_TEST"],
+                os.getcwd(),
+                resource.getrlimit(resource.RLIMIT_NOFILE),
+                os.getpgid(0) == os.getpid(),
+            )
+            assert of_both(look, other) == [("set", str(tmp_path), limits, True)] * 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_their_random_numbers_differ(runtime: Runtime) -> None:
+    first, second = of_both(lambda: np.random.random(), runtime)
+    assert first != second
+
+
+def test_what_they_print_goes_where_the_program_prints_now(runtime: Runtime, capfd: pytest.CaptureFixture) -> None:
+    up(runtime)
+    with Runtime(num_workers=1) as other:
+        assert other.get({"x": (os.write, 1, b"from a fork\n")}, "x") == 12
+    assert capfd.readouterr().out == "from a fork\n"
+
+
+def test_a_variable_that_libraries_read_at_import_needs_another_template(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up(runtime)
+    before = templates.pid()
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    with Runtime(num_workers=1) as other:
+        assert other.get({"x": (os.getenv, "OMP_NUM_THREADS")}, "x") == "1"
+        assert templates.pid() != before
+    assert runtime.get({"x": (abs, -1)}, "x") == 1
+
+
+def test_its_death_harms_no_worker_and_the_next_one_takes_over(runtime: Runtime, started: list[dict]) -> None:
+    up(runtime)
+    pids = runtime.engine().worker_pids()
+    before = templates.pid()
+    os.kill(before, signal.SIGKILL)
+    assert runtime.get({"x": (abs, -1)}, "x") == 1
+    assert runtime.engine().worker_pids() == pids
+    for pid in pids:
+        # The fork of the first one's successor fails, and a new interpreter takes its place.
+        os.kill(pid, signal.SIGKILL)
+        assert eventually(lambda pid=pid: up(runtime) and pid not in runtime.engine().worker_pids())
+    assert of_both(os.getppid, runtime) == [os.getpid()] * 2
+    assert templates.pid() not in (None, before)
+    assert sum("control" in options for options in started) == 1
+
+
+def test_where_it_does_not_come_up_processes_are_new_interpreters(
+    monkeypatch: pytest.MonkeyPatch, started: list[dict]
+) -> None:
+    monkeypatch.setattr("dask_mars.engine.templates.templates", own := Templates())
+    monkeypatch.setattr("dask_mars.engine.processes.templates", own)
+    launch = launching.launch
+    broken = lambda options, environment, files: launch(options, {**environment, "PYTHONHOME": "/nowhere"}, files)  # noqa: E731
+    monkeypatch.setattr("dask_mars.engine.templates.launch", broken)
+    with dask.config.set({"dask-mars.start-in-threads": False}), Runtime(num_workers=1) as runtime:
+        assert runtime.get({"x": (os.getppid,)}, "x") == os.getpid()
+    assert [options["parent"] for options in started] == [os.getpid()]
+
+
+def test_it_ends_with_the_last_engine(scripts: Scripts) -> None:
+    program = """
+import os, psutil, dask_mars
+first, second = dask_mars.Runtime(1).start(), dask_mars.Runtime(1).start()
+for runtime in (first, second):
+    runtime.get({"x": (abs, -1)}, "x")
+template = {child.pid for child in psutil.Process().children()} - {
+    pid for runtime in (first, second) for pid in runtime.engine().worker_pids()
+}
+first.close()
+print(len(template), len(psutil.Process().children()))
+second.close()
+print(psutil.Process().children())
+"""
+    done = scripts.run("-c", program)
+    assert (done.stdout, done.stderr) == ("1 2\n[]\n", "")
+
+
+def test_a_forked_program_has_its_own(scripts: Scripts) -> None:
+    program = """
+import os, dask_mars
+with dask_mars.Runtime(1).start() as runtime:
+    runtime.get({"x": (abs, -1)}, "x")
+    child = os.fork()
+    if not child:
+        with dask_mars.Runtime(1).start() as own:
+            print(own.get({"x": (os.getppid,)}, "x") == os.getpid(), flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+    print(runtime.get({"x": (os.getppid,)}, "x") == os.getpid())
+"""
+    done = scripts.run("-W", "ignore", "-c", program)
+    assert (done.stdout, done.stderr) == ("True\nTrue\n", "")
+
+
+def test_it_is_gone_when_the_program_is_killed(scripts: Scripts) -> None:
+    program = """
+import time, dask_mars
+runtime = dask_mars.Runtime(1).start()
+runtime.get({"x": (abs, -1)}, "x")
+print("up", flush=True)
+time.sleep(100)
+"""
+    with scripts.start("-c", program) as process:
+        assert process.stdout.readline() == "up\n"
+        assert len(psutil.Process(process.pid).children()) == 2
+        process.kill()
+    assert eventually(lambda: not scripts.left())
