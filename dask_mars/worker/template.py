@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import io
 import os
@@ -79,6 +80,7 @@ class Fork(NamedTuple):
     surroundings: Surroundings
 
 
+@functools.cache
 def is_supported() -> bool:
     """Return whether this system lets a process fork children of its parent."""
     return (
