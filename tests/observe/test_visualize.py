@@ -290,7 +290,6 @@ def test_long_and_repeated_names_are_shortened():
     after = chunk_graph((), keys=["g"], outputs=[0])
     (node,) = make_picture("", after, before, 1, lambda name: name[0]).nodes
     assert node.lines == ["#0 · FUSE of 8", "2 a · b · … · f · g"]
-    assert node.details == "'g': a, a, b, c, d, e, f, g; worker 0"
 
 
 # -- layout ---------------------------------------------------------------------------------------------------
