@@ -55,20 +55,10 @@ class LayerCounts(NamedTuple):
 
 
 class BlockStates(NamedTuple):
-    """The blocks of a layer.
-
-    Attributes
-    ----------
-    numblocks : list of int
-        Number of blocks along each dimension.
-    states : str
-        A letter for each block, the last dimension first: ``w`` waits, ``r`` runs, ``f`` is finished, ``x`` has
-        failed, ``.`` is not computed.
-    truncated : bool
-        Whether the layer has more blocks.
-    """
+    """The blocks of a layer."""
 
     numblocks: list[int]
+    #: A letter for each block, the last dimension first: w waits, r runs, f finished, x failed, . is no task.
     states: str
     truncated: bool
 
@@ -96,19 +86,13 @@ class Source(Protocol):
 
 
 def remaining_s(elapsed_s: float, layers: Sequence[LayerCounts]) -> float | None:
-    """Return an estimate of the remaining time, None without one.
-
-    The remaining chunks of a layer count as its finished ones on average, and those of a layer without any as the
-    average of all; with the same concurrency as so far.
-
-    >>> remaining_s(2.0, [LayerCounts("a", "a", total=4, finished=2, seconds=4.0), LayerCounts("b", "b", total=1)])
-    3.0
-    """
+    """Return an estimate of the remaining time, None without one."""
     seconds, done = sum([layer.seconds for layer in layers]), sum([layer.finished for layer in layers])
     if not done:
         return None
     if not seconds:
         return elapsed_s * (sum([layer.total for layer in layers]) - done) / done
+    # A layer without finished chunks counts as the average of all.
     mean_s = seconds / done
     left_s = sum(
         [
@@ -117,6 +101,3 @@ def remaining_s(elapsed_s: float, layers: Sequence[LayerCounts]) -> float | None
         ]
     )
     return left_s * elapsed_s / seconds
-
-
-__all__ = ["BlockStates", "ChunkCounts", "LayerCounts", "Source", "remaining_s"]

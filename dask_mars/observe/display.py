@@ -14,13 +14,7 @@ HIGH = 0.9
 
 
 class Display:
-    """Shows computations between start and stop.
-
-    Attributes
-    ----------
-    shown : list of Tally
-        The computations; other threads append.
-    """
+    """Shows computations between start and stop."""
 
     def __init__(self) -> None:
         self.shown: list[Tally] = []
@@ -53,6 +47,3 @@ class Display:
     def _draw_on(self) -> None:
         while not self._stopped.wait(self.next_s()):
             self.draw(is_last=False)
-
-
-__all__ = ["HIGH", "STYLES", "Display"]

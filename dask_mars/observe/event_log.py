@@ -15,6 +15,7 @@ from dask.utils import import_required
 
 from dask_mars import units
 from dask_mars.engine.listeners import EngineView, Listener, ListenerEvent, ProcessesMeasured, listeners
+from dask_mars.observe.recording import OUTCOMES
 from dask_mars.observe.trace_file import TraceFile
 from dask_mars.protocol.failures import FailureRecord
 from dask_mars.scheduler.events import (
@@ -248,34 +249,19 @@ class EventLog(Tabular, Listener):
             self._memory_noted_s[engine.number] = now_s
             file.note(file.counters, engine.number, now_s, {"in_use_bytes": event.in_use_bytes})
 
-    def _on_graph_finished(self, file: TraceFile, engine: EngineView, event: FinishGraph, now_s: float) -> None:
-        self._end(file, engine, "graph finished", event.graph, now_s)
-
-    def _on_graph_failed(self, file: TraceFile, engine: EngineView, event: FailGraph, now_s: float) -> None:
-        self._end(file, engine, "graph failed", event.graph, now_s, _failure(engine, event.graph, event.chunk))
-
-    def _on_graph_cancelled(
-        self, file: TraceFile, engine: EngineView, event: GraphCancelled, now_s: float
+    def _on_end(
+        self, file: TraceFile, engine: EngineView, event: FinishGraph | FailGraph | GraphCancelled, now_s: float
     ) -> None:
-        self._end(file, engine, "graph cancelled", event.graph, now_s)
+        # A failure also cancels the graph: one end is enough.
+        if (engine.number, event.graph) in self._open:
+            self._open.remove((engine.number, event.graph))
+            args = _failure(engine, event.graph, event.chunk) if isinstance(event, FailGraph) else {}
+            name = f"graph {OUTCOMES[type(event)]}"
+            file.note(file.instant, name, engine.number, None, now_s, {"graph": event.graph, **args})
 
     def _on_graph_forgotten(self, file: TraceFile, engine: EngineView, event: ForgetGraph, now_s: float) -> None:
         # The freed bytes must be recorded, even shortly after the last record.
         self._counted_s = 0.0
-
-    def _end(
-        self,
-        file: TraceFile,
-        engine: EngineView,
-        name: str,
-        graph: int,
-        now_s: float,
-        args: dict[str, Any] | None = None,
-    ) -> None:
-        # A failure also cancels the graph: one end is enough.
-        if (engine.number, graph) in self._open:
-            self._open.remove((engine.number, graph))
-            file.note(file.instant, name, engine.number, None, now_s, {"graph": graph, **(args or {})})
 
     _handlers: ClassVar[dict[type, Callable[[EventLog, TraceFile, EngineView, Any, float], None]]] = {
         GraphSubmitted: _on_submitted,
@@ -286,9 +272,9 @@ class EventLog(Tabular, Listener):
         WorkerRetired: _on_retired,
         ObjectSpilled: _on_spilled,
         ProcessesMeasured: _on_measured,
-        FinishGraph: _on_graph_finished,
-        FailGraph: _on_graph_failed,
-        GraphCancelled: _on_graph_cancelled,
+        FinishGraph: _on_end,
+        FailGraph: _on_end,
+        GraphCancelled: _on_end,
         ForgetGraph: _on_graph_forgotten,
     }
 
@@ -307,11 +293,9 @@ _configured_lock = threading.Lock()
 
 
 def open_configured(path: str) -> None:
-    """Log all activity of this process's engines, as configured.
-
-    A forked process needs a path of its own, by ``{pid}``; otherwise it logs nothing, as the file is its parent's.
-    """
+    """Log all activity of this process's engines, as configured."""
     log = EventLog(path)
+    # A forked process logs only to a path of its own, by {pid}: the file is its parent's.
     with _configured_lock:
         if str(log.path) not in _configured:
             _configured[str(log.path)] = log.open()

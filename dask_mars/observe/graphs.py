@@ -19,13 +19,7 @@ class _HandedOver(BaseException):
 
 
 def handed_over(collections: tuple[Any, ...], traverse: bool, optimize_graph: bool) -> tuple[Any, list[Any]]:
-    """Return the graph and the keys that `dask.compute` passes to a scheduler.
-
-    Raises
-    ------
-    ValueError
-        There are no collections.
-    """
+    """Return the graph and the keys that `dask.compute` passes to a scheduler."""
     found: list[tuple[Any, list[Any]]] = []
 
     def capture(dsk: Any, keys: Any, **_: Any) -> Any:
@@ -49,6 +43,3 @@ def before_and_after(
         options = options._replace(on_pass=on_pass)
     after = prepare(dsk, keys, options, cache=cache)
     return prepare(dsk, keys, composed=False, cache=cache), after
-
-
-__all__ = ["before_and_after", "handed_over"]

@@ -39,43 +39,21 @@ WAITING, RUNNING, FINISHED, FAILED, NONE = [letter.encode() for letter in "wrfx.
 
 
 class Places(NamedTuple):
-    """The positions of a layer's chunks in its grid.
-
-    Attributes
-    ----------
-    numblocks : list of int
-        Number of blocks along each dimension.
-    chunks : ndarray
-        Numbers of the chunks.
-    at : ndarray
-        Index of each chunk in the flat grid.
-    truncated : bool
-        Whether the layer has more chunks.
-    """
+    """The positions of a layer's chunks in its grid."""
 
     numblocks: list[int]
     chunks: np.ndarray
+    #: Index of each chunk in the flat grid.
     at: np.ndarray
     truncated: bool
 
 
 class LayerIndex:
-    """The layer of each chunk of a graph, indexed as far as there is time.
-
-    Tasks whose keys are no tuples, those of `dask.delayed`, make layers by the names of their functions.
-
-    Attributes
-    ----------
-    names : list of str
-        Names of layers, by their numbers.
-    keys : sequence of key
-        As given.
-    numbers : array
-        The number of each indexed chunk's layer, or `NO_LAYER`.
-    """
+    """The layer of each chunk of a graph, indexed as far as there is time."""
 
     def __init__(self, keys: Sequence[Key], operand_of: Sequence[int]) -> None:
         self.names: list[str] = []
+        #: Number of each indexed chunk's layer, or `NO_LAYER`.
         self.numbers = array("i")
         self.keys = keys
         self._operand_of = operand_of
@@ -148,7 +126,7 @@ class LayerIndex:
         self.numbers.frombytes(found.tobytes())
 
     def _number(self, head: Key, is_whole: bool) -> int:
-        # Functions have few names; single tasks have one each.
+        # Tasks of `dask.delayed` make layers by the names of their functions, which are few.
         by_label = is_whole or len(self.names) >= _MOST_LAYERS
         # key_split reads the first element of a tuple, which an empty one lacks.
         name = str(key_split(head)) if by_label and head != () else str(head)
@@ -167,13 +145,7 @@ class LayerIndex:
             return np.array(self.numbers)
 
     def places(self, layer: str) -> Places:
-        """Return the positions of a layer's chunks, as far as they are indexed.
-
-        Raises
-        ------
-        KeyError
-            There is no such layer.
-        """
+        """Return the positions of a layer's chunks, as far as they are indexed."""
         known = self._places.get(layer)
         if known is not None:
             return known
@@ -246,13 +218,7 @@ def blocks_of(
     running: Collection[int] = (),
     failed: Collection[int] = (),
 ) -> BlockStates:
-    """Return the blocks of a layer, as far as its chunks are indexed.
-
-    Raises
-    ------
-    KeyError
-        There is no such layer.
-    """
+    """Return the blocks of a layer, as far as its chunks are indexed."""
     numblocks, chunks, at, truncated = index.places(layer)
     states = np.where(np.asarray(durations_s)[chunks] >= 0, FINISHED, WAITING)
     for letter, found in ((FAILED, failed), (RUNNING, running)):
@@ -279,6 +245,3 @@ def _in_grid(keys: Sequence[Any]) -> tuple[list[int], np.ndarray] | None:
     if not along or math.prod(numblocks) > MOST_BLOCKS or any(places.min() < 0 for places in along):
         return None
     return numblocks, np.ravel_multi_index(tuple(along), numblocks)
-
-
-__all__ = ["MOST_BLOCKS", "NO_LAYER", "LayerIndex", "Places", "blocks_of", "edges_of"]

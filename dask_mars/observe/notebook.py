@@ -82,6 +82,3 @@ def _row(layer: LayerCounts, outcome: str) -> tuple[Any, ...]:
 
 def _message(drawn: str, text: str) -> dict[str, str]:
     return {"text/html": drawn, "text/plain": text}
-
-
-__all__ = ["NotebookDisplay", "as_html", "is_notebook"]

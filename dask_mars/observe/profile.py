@@ -148,6 +148,3 @@ def _frame(rows: list[dict[str, Any]]) -> Any:
     from dask.utils import import_required
 
     return import_required("pandas", "to_pandas needs pandas: python -m pip install pandas").DataFrame(rows)
-
-
-__all__ = ["ComputationProfile", "LayerProfile", "Profile", "by_layer", "profile_of"]

@@ -159,6 +159,3 @@ def _tally_of(engine: EngineView, run: GraphRun) -> Tally:
 
     index = LayerIndex(run.graph.keys, run.graph.operand_of)
     return Tally(index, run.measurements.durations_s, running, lambda: list(errors.copy()), engine)
-
-
-__all__ = ["Progress"]

@@ -190,6 +190,3 @@ def _split_over(rows: list[Row]) -> list[Row]:
             found.append((worker, max(began_s, last_s), ended_s, layer, count))
             last_s = ended_s
     return found
-
-
-__all__ = ["ComputationTimes", "Recorded", "recorded_of"]

@@ -49,15 +49,13 @@ OUTCOMES: dict[type, str] = {FinishGraph: "finished", FailGraph: "failed", Graph
 
 
 class Happening(NamedTuple):
-    """An instantaneous event: ``"failure"``, ``"death"``, or the outcome of a computation.
-
-    `worker` is the row of the worker, and `graph` the computation, if it concerns one.
-    """
+    """An instantaneous event: ``"failure"``, ``"death"``, or the outcome of a computation."""
 
     time_s: float
     kind: str
     text: str
     graph: int | None = None
+    #: Row of the worker.
     worker: int | None = None
 
 
@@ -109,23 +107,7 @@ class _Batch(NamedTuple):
 
 @dataclass(slots=True)
 class Track:
-    """The record of one computation.
-
-    Attributes
-    ----------
-    graph, total : int
-        Its number in the engine, and its number of chunks.
-    began_s, ended_s, outcome
-        Start, end and kind of the end; None and "running" before the end.
-    done : int
-        Number of reported chunks.
-    rows : list of Row
-        Chunks run by each worker, with time and layer.
-    names : list of str
-        Names of the layers, by the numbers in `rows`.
-    is_over : bool
-        Whether the engine has forgotten it.
-    """
+    """The record of one computation."""
 
     graph: int
     began_s: float
@@ -133,12 +115,15 @@ class Track:
     durations_s: array[float]
     stored_bytes: array[int]
     total: int = 0
+    #: Number of reported chunks.
     done: int = 0
     ended_s: float | None = None
     outcome: str = "running"
+    #: Whether the engine has forgotten it.
     is_over: bool = False
     batches: deque[_Batch] = field(default_factory=deque)
     rows: list[Row] = field(default_factory=list)
+    #: Names of the layers, by the numbers in `rows`.
     names: list[str] = field(default_factory=list)
     failed: Counter[int] = field(default_factory=Counter)
     #: Time of loading and of sealing by layer.
@@ -218,23 +203,7 @@ class Track:
 
 
 class Recording(Listener):
-    """Records the events of this process's engines; all times are of `time.perf_counter`.
-
-    Attributes
-    ----------
-    tracks : dict
-        Computations by the numbers of engine and graph.
-    happenings, memory, spills
-        By time.
-    labels : dict
-        Label of each worker's row.
-    limit_bytes, peak_bytes, spilled_bytes : int
-        Memory limit, peak memory, and bytes written to disk.
-    retried : int
-        Number of tasks that failed and were computed later.
-    dropped : int
-        Number of happenings that were too many.
-    """
+    """Records the events of this process's engines; all times are of `time.perf_counter`."""
 
     def __init__(
         self,
@@ -245,10 +214,12 @@ class Recording(Listener):
         self.wants_steps = wants_steps
         self._accepts, self._most_tracks = accepts, most_tracks
         self.lock = threading.Lock()
+        #: Computations by the numbers of engine and graph.
         self.tracks: dict[tuple[int, int], Track] = {}
         self.happenings: deque[Happening] = deque()
         self.memory: list[MemoryPoint] = []
         self.spills: deque[SpillTimes] = deque(maxlen=_MOST_POINTS)
+        #: `retried` tasks failed and were computed later; `dropped` happenings were too many.
         self.limit_bytes = self.peak_bytes = self.spilled_bytes = self.retried = self.dropped = 0
         self._worker_rows = WorkerRows()
         self.labels = self._worker_rows.labels
@@ -394,6 +365,3 @@ def error_text(error: Any) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= _MESSAGE_CHARACTERS else f"{text[: _MESSAGE_CHARACTERS - 1]}…"
-
-
-__all__ = ["OUTCOMES", "Happening", "LayerCosts", "MemoryPoint", "Recording", "SpillTimes", "Track", "error_text"]

@@ -189,6 +189,3 @@ def _settings() -> dict[str, str]:
 
     add("dask-mars.", dask.config.get("dask-mars", {}))
     return found
-
-
-__all__ = ["report"]

@@ -155,6 +155,3 @@ def _thinned(points: Sequence[MemoryPoint]) -> list[MemoryPoint]:
     size = max(-(-len(points) // _MOST_POINTS), 1)
     groups = [points[at : at + size] for at in range(0, len(points), size)]
     return [max(group, key=lambda point: point.in_use_bytes) for group in groups]
-
-
-__all__ = ["as_html", "placeholder"]

@@ -128,6 +128,3 @@ def _whole(name: str, layers: Sequence[LayerCounts]) -> LayerCounts:
     columns = np.array([layer[2:] for layer in layers] or [LayerCounts("", "")[2:]]).sum(axis=0)
     total, finished, running, failed, seconds, stored = columns.tolist()
     return LayerCounts(name, name, int(total), int(finished), int(running), int(failed), seconds, int(stored))
-
-
-__all__ = ["MemoryUse", "Tally"]

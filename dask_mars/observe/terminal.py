@@ -110,6 +110,3 @@ def _cells(layer: LayerCounts, style: str) -> list[RenderableType]:
 
 def _bar(done: int, total: int, width: int, style: str) -> ProgressBar:
     return ProgressBar(total, min(done, total), width=width, complete_style=style, finished_style=style)
-
-
-__all__ = ["LinesDisplay", "TerminalDisplay", "display_on"]

@@ -15,16 +15,8 @@ Row = tuple[int, float, float, int, int]
 
 
 def merged(rows: Iterable[Row], most: int = MOST_TASKS) -> list[Row]:
-    """Return rows sorted by worker and time, merging neighbours if there are too many.
-
-    Neighbours are consecutive rows of one worker. Those with the smallest gap are merged first, rows of one layer
-    before others; the merged row has the layer that took longer.
-
-    Examples
-    --------
-    >>> merged([(0, 0.0, 1.0, 0, 1), (0, 1.1, 2.0, 0, 1), (0, 9.0, 9.5, 0, 1)], most=2)
-    [(0, 0.0, 2.0, 0, 2), (0, 9.0, 9.5, 0, 1)]
-    """
+    """Return rows sorted by worker and time, merging neighbours if there are too many."""
+    # Those with the smallest gap go first, within a layer before others; the layer that took longer names the row.
     found = sorted(rows)
     for same_layer in (True, False):
         surplus = len(found) - most

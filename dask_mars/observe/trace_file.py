@@ -35,11 +35,7 @@ _COUNTERS = {
 
 
 class TraceFile:
-    """Writes trace events to a file, in a thread of its own.
-
-    If the process is killed, the file lacks the closing bracket, which viewers do not need, and the last half
-    second. Methods that return iterators are for `note`, which calls them in the writing thread.
-    """
+    """Writes trace events to a file, in a thread of its own."""
 
     def __init__(self, path: Path) -> None:
         self.process = os.getpid()

@@ -16,24 +16,14 @@ SOCKET, CONNECTION_FILE = "socket", "connection.json"
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The destination of requests.
+    """The destination of requests."""
 
-    Attributes
-    ----------
-    path : str
-        Path of a unix socket; empty for a port.
-    scheme, host, port : str, str, int
-        URL parts for a port.
-    prefix : str
-        Prefix of ``api/v1`` in URLs, without a slash at its end.
-    token : str or None
-        Token for access.
-    """
-
+    #: Path of a unix socket; empty for a port.
     path: str = ""
     scheme: str = "http"
     host: str = "localhost"
     port: int = 0
+    #: Prefix of ``api/v1`` in URLs, without a slash at its end.
     prefix: str = ""
     token: str | None = None
 
@@ -51,13 +41,7 @@ def directory() -> Path:
 
 
 def find(address: str | os.PathLike[str] | None = None, token: str | None = None) -> Endpoint:
-    """Return the endpoint of a service.
-
-    Raises
-    ------
-    ValueError
-        The address is invalid.
-    """
+    """Return the endpoint of a service."""
     if address is None:
         address = config.get("web.address") or directory()
     if token is None:

@@ -28,17 +28,7 @@ _LONGEST_NAME = 4_096
 
 
 class Problem(Exception):
-    """A request that cannot be answered, in the words of RFC 9457.
-
-    Attributes
-    ----------
-    status : int
-        Of HTTP.
-    detail : str
-        What is wrong.
-    headers : mapping
-        More headers of the answer, such as ``Retry-After``.
-    """
+    """A request that cannot be answered, in the words of RFC 9457."""
 
     def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(status, detail)
@@ -58,54 +48,28 @@ def problem(status: int, detail: str) -> Json:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer to a request, for the description of the API.
-
-    Attributes
-    ----------
-    description : str
-        For readers.
-    content : mapping
-        The type of the body for each media type: a typed dict of `dask_mars.web.answers`, or bytes.
-    headers : mapping
-        Types of further headers.
-    """
+    """An answer to a request, for the description of the API."""
 
     description: str
+    #: Types of the body by media type: a typed dict of `dask_mars.web.answers`, or bytes.
     content: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Route:
-    """A route of the API.
-
-    Attributes
-    ----------
-    method : str
-        Of HTTP.
-    path : str
-        Below `ROOT`, with ``{id}`` for the id of a computation.
-    operation : str
-        Its name in the description of the API.
-    answers : mapping of int to Answer
-        Answers by status, without those that are just a `Problem`.
-    query, headers : tuple of str
-        Names of its parameters, of which `PARAMETERS` has the types; other parameters are refused.
-    problems : tuple of int
-        Statuses of problems, besides those of all routes like it.
-    body : type, optional
-        The header of the body.
-    description : str, optional
-        For readers.
-    """
+    """A route of the API."""
 
     method: str
+    #: Below `ROOT`, with ``{id}`` for the id of a computation.
     path: str
     operation: str
     answers: Mapping[int, Answer]
+    #: Names of parameters, of which `PARAMETERS` has the types; others are refused.
     query: tuple[str, ...] = ()
     problems: tuple[int, ...] = ()
     headers: tuple[str, ...] = ()
+    #: Type of the body's header.
     body: Any = None
     description: str = ""
 
@@ -177,16 +141,9 @@ def check_names(query: Mapping[str, Any], known: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True)
 class LongPoll:
-    """The condition that a request waits for.
+    """The condition that a request waits for."""
 
-    Attributes
-    ----------
-    after : int or None
-        The revision that it knows; None if it does not wait.
-    wait_s : float
-        How long.
-    """
-
+    #: The revision that it knows; None if it does not wait.
     after: int | None
     wait_s: float
 
@@ -197,11 +154,7 @@ class LongPoll:
 
 
 def long_poll(query: Mapping[str, str]) -> LongPoll:
-    """Return what ``after`` and ``wait`` ask for.
-
-    >>> long_poll({"after": "7", "wait": "100"})
-    LongPoll(after=7, wait_s=30.0)
-    """
+    """Return what ``after`` and ``wait`` ask for."""
     after = _number(query, "after", int)
     wait = _number(query, "wait", float)
     if after is None and wait is not None:
@@ -238,11 +191,7 @@ def name_in(query: Mapping[str, str], of: str) -> str | None:
 
 
 def computation_id(text: str) -> str:
-    """Return the id of a computation as it is known.
-
-    >>> computation_id("6F1ED002-AB5C-4C57-A0E2-6E1F0B6F5C11")
-    '6f1ed002-ab5c-4c57-a0e2-6e1f0b6f5c11'
-    """
+    """Return the id of a computation as it is known."""
     try:
         return str(UUID(text))
     except ValueError:
@@ -266,21 +215,12 @@ def _number(query: Mapping[str, str], name: str, kind: type[Any]) -> Any:
 
 
 def cursor(created: float, id: str) -> str:
-    """Return text that says where a list was left, for `after_cursor`.
-
-    Computations are in the order of their creation, and those of the same moment in that of their ids.
-    """
+    """Return text that says where a list was left, for `after_cursor`."""
     return base64.urlsafe_b64encode(json.dumps([created, id]).encode()).decode().rstrip("=")
 
 
 def after_cursor(text: str) -> tuple[float, str]:
-    """Return creation and id of the last computation that a list had.
-
-    Raises
-    ------
-    ValueError
-        If the text is no cursor.
-    """
+    """Return creation and id of the last computation that a list had."""
     try:
         created, id = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except (binascii.Error, TypeError, ValueError) as error:
@@ -309,13 +249,7 @@ def profile_of(computation: Json) -> Json:
 
 
 def page_of(summaries: list[Json], state: str | None, before: str | None, limit: int) -> Json:
-    """Return a part of a list of summaries, as `Monitor.computations` does.
-
-    Raises
-    ------
-    ValueError
-        If `before` is no cursor.
-    """
+    """Return a part of a list of summaries, as `Monitor.computations` does."""
     found = [one for one in summaries if state is None or one["state"] == state]
     if before is not None:
         last = after_cursor(before)

@@ -6,7 +6,7 @@ from typing import Any
 
 from dask_mars.web import api
 from dask_mars.web.api import Problem
-from dask_mars.web.handling import ComputationHandler, Handler, Rule, Site, unknown
+from dask_mars.web.handling import Handler, Rule, Site
 from dask_mars.web.security import Access
 
 
@@ -34,32 +34,24 @@ class ListHandler(Handler):
         self.send_json(found)
 
 
-class OneHandler(ComputationHandler):
+class OneHandler(Handler):
     """``computations/{id}``."""
 
     async def get(self, id: str) -> None:
         """Answer at once, or when there is news."""
         poll = api.long_poll(self.query("after", "wait"))
-        known = api.computation_id(id)
-        try:
-            self.send_json(await self.unless_gone(self.site.snapshots.poll(poll, "computation", known)))
-        except KeyError as error:
-            raise unknown(error) from None
+        asked = self.site.snapshots.poll(poll, "computation", api.computation_id(id))
+        self.send_json(await self.unless_gone(self.answer(asked)))
 
 
-class CancelHandler(ComputationHandler):
+class CancelHandler(Handler):
     """``computations/{id}/cancel``."""
 
     async def post(self, id: str) -> None:
         """Cancel a computation."""
         self.query()
         known = api.computation_id(id)
-        try:
-            found = await self.call(self.site.monitor.cancel, known)
-        except KeyError as error:
-            raise unknown(error) from None
-        except OSError as error:
-            raise Problem(503, str(error), {"Retry-After": "60"}) from None
+        found = await self.answer(self.call(self.site.monitor.cancel, known))
         self.site.snapshots.forget()
         if not found:
             raise Problem(409, "the computation is over already")
@@ -67,8 +59,8 @@ class CancelHandler(ComputationHandler):
         self.send_json({"id": known})
 
 
-class FacetHandler(ComputationHandler):
-    """Further data of a computation: ``computations/{id}/error`` and others."""
+class FacetHandler(Handler):
+    """Further data of a computation, ``computations/{id}/error`` and others, or of all: ``explain``."""
 
     def initialize(self, site: Site, name: str = "", parameter: str | None = None) -> None:
         """Set the name of the monitor's method, and of its further argument."""
@@ -76,35 +68,22 @@ class FacetHandler(ComputationHandler):
         self._name = name
         self._parameter = parameter
 
-    async def get(self, id: str) -> None:
+    async def get(self, id: str | None = None) -> None:
         """Answer with the data."""
-        if self._parameter is None:
-            self.query()
-            arguments: tuple[Any, ...] = ()
-        else:
-            arguments = (api.name_in(self.query(self._parameter), self._parameter),)
-        self.send_json(await self.ask(self._name, id, *arguments))
+        query = self.query(*filter(None, [self._parameter]))
+        more = [] if self._parameter is None else [api.name_in(query, self._parameter)]
+        known = None if id is None else api.computation_id(id)
+        self.send_json(await self.answer(self.site.snapshots.ask(self._name, known, *more)))
 
 
-class ProfileHandler(ComputationHandler):
+class ProfileHandler(Handler):
     """``computations/{id}/profile``: the layers of a computation in other words."""
 
     async def get(self, id: str) -> None:
         """Answer with the cost of each layer that has begun."""
         self.query()
-        self.send_json(api.profile_of(await self.ask("computation", id)))
-
-
-class ExplainHandler(Handler):
-    """``explain``, for all computations."""
-
-    async def get(self) -> None:
-        """Answer with the explanation."""
-        key = api.name_in(self.query("key"), "key")
-        try:
-            self.send_json(await self.site.snapshots.ask("explain", None, key))
-        except KeyError as error:
-            raise unknown(error) from None
+        asked = self.site.snapshots.ask("computation", api.computation_id(id))
+        self.send_json(api.profile_of(await self.answer(asked)))
 
 
 class OpenApiHandler(Handler):
@@ -135,7 +114,6 @@ def api_rules(site: Site, prefix: str = "") -> list[Rule]:
         "computations/{id}": (OneHandler, {}),
         "computations/{id}/cancel": (CancelHandler, {}),
         "computations/{id}/profile": (ProfileHandler, {}),
-        "explain": (ExplainHandler, {}),
         "openapi.json": (OpenApiHandler, {}),
     }
     rules: list[Rule] = []
@@ -144,6 +122,3 @@ def api_rules(site: Site, prefix: str = "") -> list[Rule]:
         handler, more = of_routes.get(route.path, (FacetHandler, facet))
         rules.append((f"{prefix}/{api.ROOT}/{route.pattern}", handler, shared | more))
     return rules
-
-
-__all__ = ["HealthHandler", "OneHandler", "api_rules"]

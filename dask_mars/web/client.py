@@ -376,6 +376,3 @@ def _reason(id: str, refusal: ServiceError) -> BaseException:
             return error
     facts = [told.get(name) or "" for name in ("type", "message", "traceback")]
     return ComputationFailed(id, *map(str, facts))
-
-
-__all__ = ["RemoteComputation", "Service", "connect"]

@@ -166,15 +166,7 @@ class Connection:
         headers: Mapping[str, str] | None = None,
         patience_s: float | None = None,
     ) -> Json:
-        """Make a request with an answer in JSON.
-
-        Raises
-        ------
-        ServiceError
-            The service refused the request.
-        ServiceUnreachable
-            The service was unreachable for too long.
-        """
+        """Make a request with an answer in JSON."""
 
         def attempt() -> Json:
             with self._response(method, path, headers or {}, body) as response:
@@ -254,6 +246,3 @@ class Download:
         if self._at and response.status != 206:
             raise ServiceError(response.status, "the service does not go on where a download was cut off", {})
         return response
-
-
-__all__ = ["Connection", "Download"]

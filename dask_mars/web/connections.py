@@ -38,10 +38,7 @@ _ROOT = 0
 
 
 class BoundedServer(HTTPServer):  # type: ignore[misc]
-    """A server that closes the connection that is idle for the longest time when there are too many.
-
-    It must be created in the thread of its event loop.
-    """
+    """A server that closes the connection that is idle for the longest time when there are too many."""
 
     def initialize(self, application: Any, **options: Any) -> None:
         """Initialize, as tornado requires."""

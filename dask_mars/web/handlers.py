@@ -32,6 +32,3 @@ def make_application(
         default_handler_args={"site": site},
         log_function=lambda handler: None,
     )
-
-
-__all__ = ["make_application"]

@@ -56,11 +56,7 @@ class Site:
 
 @stream_request_body
 class Handler(RequestHandler):  # type: ignore[misc]
-    """Authenticates each request first, and answers errors as ``application/problem+json``.
-
-    Bodies are not read into memory: a handler that needs one implements `data_received`, and limits its size by
-    `largest_body`.
-    """
+    """Authenticates each request first, and answers errors as ``application/problem+json``."""
 
     site: Site
     #: What the request may do; set by `prepare`.
@@ -69,7 +65,7 @@ class Handler(RequestHandler):  # type: ignore[misc]
     takes_query_token: ClassVar[bool] = False
     #: Whether requests need no token.
     is_public: ClassVar[bool] = False
-    #: Largest body, in bytes.
+    #: Largest body, in bytes; bodies are ignored by handlers without a `data_received` of their own.
     largest_body: ClassVar[int] = _LARGEST_BODY
 
     def initialize(self, site: Site) -> None:
@@ -88,13 +84,7 @@ class Handler(RequestHandler):  # type: ignore[misc]
         self.set_header("Cache-Control", "no-store")
 
     def prepare(self) -> None:
-        """Refuse unauthorized and oversized requests.
-
-        Raises
-        ------
-        Problem
-            401, 403, 413, 431.
-        """
+        """Refuse unauthorized and oversized requests."""
         request = self.request
         if not self.is_public:
             token = self.get_query_argument("token", None) if self.takes_query_token else None
@@ -124,6 +114,16 @@ class Handler(RequestHandler):  # type: ignore[misc]
 
     def data_received(self, chunk: bytes) -> None:
         """Ignore a part of the body."""
+
+    async def answer(self, waiting: Awaitable[Any]) -> Any:
+        """Return what the monitor or the store answers; what is unknown is 404, and a full disk 503."""
+        try:
+            return await waiting
+        except KeyError as error:
+            text = f"there is no {str(error.args[0])[:200]!r}" if error.args else "there is no such thing"
+            raise Problem(404, text) from None
+        except OSError as error:
+            raise Problem(503, str(error), {"Retry-After": "60"}) from None
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function that may block, outside the event loop if the monitor has an executor."""
@@ -195,36 +195,10 @@ class Handler(RequestHandler):  # type: ignore[misc]
             logger.error("%s %s failed", self.request.method, self.request.path, exc_info=(kind, error, traceback))
 
 
-class ComputationHandler(Handler):
-    """A route of one computation; unknown ones are 404."""
-
-    async def ask(self, name: str, id: str, *arguments: Any) -> Any:
-        """Return the monitor's answer about a computation.
-
-        Raises
-        ------
-        Problem
-            404 if it is unknown.
-        """
-        known = api.computation_id(id)
-        try:
-            return await self.site.snapshots.ask(name, known, *arguments)
-        except KeyError as error:
-            raise unknown(error) from None
-
-
 def _is_own(handler: RequestHandler, method: str) -> bool:
     return getattr(type(handler), method, None) is not getattr(RequestHandler, method, None)
-
-
-def unknown(error: KeyError) -> Problem:
-    """Return the error for an unknown computation, layer or key."""
-    return Problem(404, f"there is no {str(error.args[0])[:200]!r}" if error.args else "there is no such thing")
 
 
 def is_from_own_user(handler: RequestHandler) -> bool:
     """Return whether a request came by a unix socket, to which only the server's own user can connect."""
     return getattr(handler.request.connection.context, "address_family", None) == socket.AF_UNIX
-
-
-__all__ = ["LARGEST_HEADERS", "ComputationHandler", "Handler", "Rule", "Site", "is_from_own_user", "unknown"]

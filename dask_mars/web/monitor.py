@@ -32,13 +32,7 @@ class Monitor(Protocol):
         """Return workers, memory, and the number of computations in each state."""
 
     def computations(self, state: str | None, before: str | None, limit: int) -> Json:
-        """Return summaries, the newest first.
-
-        Raises
-        ------
-        ValueError
-            `before` is no cursor.
-        """
+        """Return summaries, the newest first."""
 
     def computation(self, id: str) -> Json:
         """Return the summary of one computation, and its layers."""
@@ -56,13 +50,7 @@ class Monitor(Protocol):
         """Return when each worker ran tasks of which layer, and the memory in use meanwhile."""
 
     def graph(self, id: str, layer: str | None) -> Json:
-        """Return the layers and the edges between them, or the blocks of one layer.
-
-        Raises
-        ------
-        KeyError
-            The computation or the layer is unknown.
-        """
+        """Return the layers and the edges between them, or the blocks of one layer."""
 
     def explain(self, id: str | None, key: str | None) -> Json:
         """Return why a computation, all of them, or one chunk waits, as rows of text."""

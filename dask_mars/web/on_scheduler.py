@@ -38,15 +38,10 @@ class _Figures(Handler):
 
 
 def rules(monitor: Monitor, prefix: str, figures: Iterable[tuple[str, Callable[[], Any]]] = ()) -> list[Rule]:
-    """Return handlers for Dask's server.
-
-    With ``dask-mars.web.token``, viewing needs it or ``view-token``. Otherwise everyone may view, and cancelling
-    is disabled. Names of hosts are not checked: Dask's server accepts any, and browsers send a cookie only to the
-    host that has set it.
-    """
+    """Return handlers for Dask's server; without a token all may view, and cancelling is disabled."""
     token, view_token = config.get("web.token"), config.get("web.view-token")
     is_open = token is None and view_token is None
-    # A host name changed by a proxy must not block our own page: scripts of other origins get no cookie.
+    # Dask's server accepts any host name, and browsers send a cookie only to the host that has set it.
     security = Security(
         token, view_token, anyone=Access.VIEW if is_open else Access.NONE, hosts=None, checks_origin=False
     )

@@ -157,6 +157,3 @@ class _Schemas:
 def _name(hint: type) -> str:
     """Return the name of a schema; those of typed dicts are unique in the code."""
     return hint.__name__.removesuffix("Answer")
-
-
-__all__ = ["document"]

@@ -96,6 +96,3 @@ def page_rules(site: Site, prefix: str = "") -> list[Rule]:
         (f"{prefix}/{api.ROOT}(?:/.*)?", MissingHandler, shared),
         (f"{prefix}/(.*)", PageHandler, shared),
     ]
-
-
-__all__ = ["MissingHandler", "page_rules"]

@@ -33,13 +33,7 @@ class _DownloadPickler(pickling._Pickler):
 
 
 def pack(value: Any) -> list[memoryview]:
-    """Return a pickle and its out-of-band buffers.
-
-    Raises
-    ------
-    pickle.PicklingError
-        The value, or a part of it, is bound to this process: an open file, a lock, a store in memory.
-    """
+    """Return a pickle and its out-of-band buffers."""
     buffers: list[memoryview] = []
 
     def keep(buffer: pickle.PickleBuffer) -> bool:

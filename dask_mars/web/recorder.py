@@ -125,6 +125,3 @@ class PageRecorder:
         first, last = bisect_left(measured, (start,)), bisect_right(measured, (end,))
         step = max((last - first) // _MOST_POINTS, 1)
         return [[round(point.time_s - start, 6), *point[1:4]] for point in measured[first:last:step]]
-
-
-__all__ = ["PageRecorder"]

@@ -15,6 +15,7 @@ from dask_mars.errors import MarsError
 from dask_mars.extensions import missing_extensions
 from dask_mars.observe.counts import LayerCounts
 from dask_mars.version import __version__
+from dask_mars.web import answers
 from dask_mars.web.api import page_of
 from dask_mars.web.monitor import Json
 from dask_mars.web.recorder import PageRecorder
@@ -87,9 +88,7 @@ class RuntimeMonitor:
     def error(self, id: str) -> Json:
         """Return the error of a computation: ``type``, ``message``, ``traceback``; empty texts without one."""
         failure = self._find(id).failure
-        if failure is None:
-            return {"type": "", "message": "", "traceback": ""}
-        return {"type": failure.type, "message": failure.message, "traceback": failure.traceback}
+        return {name: getattr(failure, name, "") for name in ("type", "message", "traceback")}
 
     def log(self, id: str) -> Json:
         """Return the output lines of a computation's tasks, the oldest first."""
@@ -127,31 +126,12 @@ class RuntimeMonitor:
         self._look()
         layers = self._layers.get(id) or list(record.layers(_INDEX_S))
         if layer is None:
-            columns = [
-                {
-                    "name": one.name,
-                    "label": one.label,
-                    "total": one.total,
-                    "waiting": max(one.total - one.finished - one.running - one.failed, 0),
-                    "running": one.running,
-                    "finished": one.finished,
-                    "failed": one.failed,
-                }
-                for one in layers
-            ]
-            return {"layers": columns, "edges": [list(edge) for edge in self._edges.get(id, ())]}
+            return {"layers": list(map(_node, layers)), "edges": [list(edge) for edge in self._edges.get(id, ())]}
         label = {one.name: one.label for one in layers}[layer]
         source = record.source
         if source is None:
             raise KeyError(layer)
-        numblocks, states, truncated = source.blocks(layer)
-        return {
-            "name": layer,
-            "label": label,
-            "numblocks": numblocks,
-            "states": states,
-            "truncated": truncated,
-        }
+        return {"name": layer, "label": label, **source.blocks(layer)._asdict()}
 
     def explain(self, id: str | None, key: str | None) -> Json:
         """Return why a computation, all of them, or one chunk waits, as rows of text."""
@@ -257,7 +237,9 @@ class RuntimeMonitor:
     def _state_of(self, engine: Engine | None) -> Json:
         counts = self._runtime.records.counts()
         can = ["cancel"]
-        memory = dict.fromkeys(_MEMORY, 0) | {"limit_bytes": self._runtime.settings.memory_limit}
+        memory = dict.fromkeys(answers.MemoryAnswer.__annotations__, 0) | {
+            "limit_bytes": self._runtime.settings.memory_limit
+        }
         state: Json = {"version": __version__, "can": can, "workers": [], "memory": memory, "counts": counts}
         if missing := missing_extensions():
             state["missing_extensions"] = list(missing)
@@ -283,26 +265,15 @@ class RuntimeMonitor:
         return state
 
 
-_MEMORY = (
-    "limit_bytes",
-    "in_use_bytes",
-    "peak_bytes",
-    "store_bytes",
-    "store_limit_bytes",
-    "promised_bytes",
-    "on_disk_bytes",
-    "spilled_bytes",
-)
+def _node(layer: LayerCounts) -> Json:
+    """Return a layer in a graph, with the number of its waiting chunks."""
+    waiting = max(layer.total - layer.finished - layer.running - layer.failed, 0)
+    shown = {name: getattr(layer, name) for name in answers.LayerNode.__annotations__ if name != "waiting"}
+    return {**shown, "waiting": waiting}
 
 
 def _keys_of(text: str) -> list[Any]:
     """Return the keys that a text may mean."""
-    found: list[Any] = [text]
-    try:
-        found.insert(0, ast.literal_eval(text))
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return found
-    return found
-
-
-__all__ = ["RuntimeMonitor"]
+    with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+        return [ast.literal_eval(text), text]
+    return [text]

@@ -40,15 +40,7 @@ class Access(IntEnum):
 
 
 class Refused(Exception):
-    """A refused request.
-
-    Attributes
-    ----------
-    status : int
-        Status of HTTP.
-    detail : str
-        The reason, and what to do.
-    """
+    """A refused request."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(status, detail)
@@ -58,28 +50,14 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Security:
-    """The access rules of a server.
-
-    Attributes
-    ----------
-    token : str or None
-        Token for full access.
-    view_token : str or None
-        Token for reading.
-    anyone : Access
-        Access without a token.
-    hosts : frozenset of str or None
-        Accepted names of the server, without ports. Another name may be an attacker's that resolves to this
-        machine, so that a browser treats our answers as the attacker's. None for any name.
-    checks_origin : bool
-        Whether to refuse requests of pages from other origins, even with a token. Behind a proxy that changes the
-        name of the host our own page would look like one.
-    """
+    """The access rules of a server."""
 
     token: str | None = field(default=None, repr=False)
     view_token: str | None = field(default=None, repr=False)
     anyone: Access = Access.NONE
+    #: Accepted names of the server: another one may be an attacker's that resolves to this machine. None for any.
     hosts: frozenset[str] | None = LOCAL_NAMES
+    #: Whether to refuse pages of other origins. Behind a proxy our own page may look like one.
     checks_origin: bool = True
 
     def __post_init__(self) -> None:
@@ -117,13 +95,7 @@ class Security:
         query_token: str | None = None,
         from_own_user: bool = False,
     ) -> Access:
-        """Return the access of a request.
-
-        Raises
-        ------
-        Refused
-            401 without a valid token, 403 for foreign hosts and origins and for methods that need more access.
-        """
+        """Return the access of a request."""
         if from_own_user:
             return Access.FULL
         self._check_host(headers.get("Host", ""))
@@ -157,22 +129,13 @@ class Security:
 
 
 def bearer(authorization: str | None) -> str | None:
-    """Return the token in a header ``Authorization``, if there is one.
-
-    >>> bearer("Bearer abc")
-    'abc'
-    >>> bearer("Basic abc")
-    """
+    """Return the token in a header ``Authorization``, if there is one."""
     scheme, _, token = (authorization or "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
 
 
 def host_name(host: str) -> str:
-    """Return the name in a header ``Host``, without the port.
-
-    >>> host_name("LocalHost:8899"), host_name("[::1]:8899")
-    ('localhost', '::1')
-    """
+    """Return the name in a header ``Host``, without the port."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
@@ -180,11 +143,7 @@ def host_name(host: str) -> str:
 
 
 def is_local(address: str) -> bool:
-    """Return whether only this machine reaches an address.
-
-    >>> is_local("127.0.0.1"), is_local("localhost"), is_local("0.0.0.0")
-    (True, True, False)
-    """
+    """Return whether only this machine reaches an address."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:

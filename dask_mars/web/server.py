@@ -173,36 +173,7 @@ def serve(
     connection_file: str | os.PathLike[str] | None = None,
     on_close: Callable[[Server], Any] | None = None,
 ) -> Server:
-    """Serve the data of a monitor until the server is closed.
-
-    Parameters
-    ----------
-    monitor : Monitor
-        The monitor.
-    port : int, optional
-        Default: any free port.
-    address : str, optional
-        Address of the interface. Other addresses than this machine's own need `behind_proxy`.
-    socket_path : path, optional
-        Listen on a unix socket instead of a port: only for this user, who needs no token.
-    token, view_token : str, optional
-        Tokens for full access, and for reading. Default: ``dask-mars.web.token`` and ``view-token``, else two new
-        ones of 256 bits.
-    behind_proxy : bool, optional
-        Whether it is behind a proxy, which handles encryption and names of hosts.
-    connection_file : path, optional
-        File for the address and the tokens, for other programs of this user (mode 0600). It is removed with the
-        server.
-    on_close : callable, optional
-        Called with the closed server.
-
-    Raises
-    ------
-    ValueError
-        The address is not this machine's own and there is no proxy, or a token is too short.
-    OSError
-        It cannot listen there.
-    """
+    """Serve the data of a monitor until the server is closed."""
     if socket_path is not None:
         path = Path(socket_path).absolute()
         security = Security(hosts=None, checks_origin=False)
@@ -252,17 +223,7 @@ def url_of(address: str, bound: socket.socket) -> str:
 
 
 def serve_runtime(runtime: Runtime, on_close: Callable[[Server], None] | None = None, **options: Any) -> Server:
-    """Serve the data of a runtime; `Runtime.serve` calls this.
-
-    Parameters
-    ----------
-    runtime : Runtime
-        The runtime.
-    on_close : callable, optional
-        As for `serve`.
-    **options
-        As for `serve`.
-    """
+    """Serve the data of a runtime; `Runtime.serve` calls this."""
     from dask_mars.web.runtime_monitor import RuntimeMonitor
 
     monitor = RuntimeMonitor(runtime)
@@ -283,5 +244,3 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-__all__ = ["Server", "port_security", "serve", "serve_runtime", "url_of"]

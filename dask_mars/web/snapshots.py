@@ -85,13 +85,7 @@ class Snapshots:
         self._wake()
 
     async def poll(self, poll: LongPoll, name: str, *arguments: Any) -> Json:
-        """Return a method's result once its revision differs from the known one, or at the end of the wait.
-
-        Raises
-        ------
-        Problem
-            503 if too many requests wait already.
-        """
+        """Return a method's result once its revision differs from the known one, or at the end of the wait."""
         deadline = time.monotonic() + poll.wait_s
         kept = self._asked((name, *arguments))
         answer: Json = await _soon(kept)
@@ -171,6 +165,3 @@ def _answered(kept: _Kept, answer: asyncio.Task[Any]) -> None:
     if not answer.cancelled():
         # Without any waiting request asyncio would complain about the unread exception.
         answer.exception()
-
-
-__all__ = ["MOST_WAITING", "Snapshots"]

@@ -19,15 +19,7 @@ _LONGEST_PATH = 103
 
 
 def private_directory(path: Path) -> Path:
-    """Return a directory that only this user may enter, creating it if necessary.
-
-    Raises
-    ------
-    PermissionError
-        It belongs to another user, or others may enter it.
-    OSError
-        It cannot be created.
-    """
+    """Return a directory that only this user may enter, creating it if necessary."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -41,15 +33,7 @@ def private_directory(path: Path) -> Path:
 
 
 def bind_unix(path: Path) -> socket.socket:
-    """Return a socket that listens in a private directory.
-
-    Raises
-    ------
-    OSError
-        Another server listens there, or the path is too long for the kernel.
-    PermissionError
-        The directory is not private.
-    """
+    """Return a socket that listens in a private directory."""
     private_directory(path.parent)
     if len(os.fsencode(path)) > _LONGEST_PATH:
         raise OSError(
@@ -87,15 +71,7 @@ def _answers(path: Path) -> bool:
 
 
 def bind_tcp(address: str, port: int, *, behind_proxy: bool) -> socket.socket:
-    """Return a socket that listens at one address.
-
-    Raises
-    ------
-    ValueError
-        Others could read the traffic, as the address is not this machine's own; or the port is invalid.
-    OSError
-        The port is in use, or the address does not exist.
-    """
+    """Return a socket that listens at one address."""
     if type(port) is not int or not 0 <= port < 1 << 16:
         raise ValueError(f"a port is a whole number from 0 (any that is free) to 65535, and not {port!r}")
     if not is_local(address) and not behind_proxy:
@@ -125,10 +101,8 @@ def bind_tcp(address: str, port: int, *, behind_proxy: bool) -> socket.socket:
 
 
 def write_connection_file(path: Path, facts: dict[str, Any]) -> None:
-    """Write address and tokens to a file that only this user can read.
-
-    It is replaced atomically, and is private under any umask.
-    """
+    """Write address and tokens to a file that only this user can read."""
+    # Replaced atomically, and private under any umask.
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -37,13 +37,7 @@ _brief.maxstring = _brief.maxother = 60
 
 
 class BadBody(ValueError):
-    """A body that a service refuses.
-
-    Attributes
-    ----------
-    status : int
-        Status of the HTTP answer.
-    """
+    """A body that a service refuses."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(status, message)
@@ -56,21 +50,7 @@ class BadBody(ValueError):
 
 @dataclass(frozen=True)
 class SubmissionHeader:
-    """The header of a submission.
-
-    Attributes
-    ----------
-    kind : str
-        One of `KINDS`.
-    frames : tuple of int
-        Sizes of the pickle and of its buffers, in bytes.
-    versions : dict
-        Versions of packages in the pickling process, which must be those of the service.
-    name : str
-        The user's name for the computation.
-    options : dict
-        ``num_workers`` and ``retries``, as for `dask_mars.get`.
-    """
+    """The header of a submission."""
 
     kind: str
     frames: tuple[int, ...]
@@ -84,13 +64,7 @@ class SubmissionHeader:
 
 
 def encode_header(header: Mapping[str, Any]) -> bytes:
-    """Return the bytes before the frames.
-
-    Raises
-    ------
-    ValueError
-        The header is too long.
-    """
+    """Return the bytes before the frames."""
     text = json.dumps(header).encode()
     if len(text) > HEADER_LIMIT_BYTES:
         raise ValueError(f"a header of {len(text):,} bytes is too long")
@@ -98,13 +72,7 @@ def encode_header(header: Mapping[str, Any]) -> bytes:
 
 
 def header_bytes(prefix: bytes) -> int:
-    """Return the length of the header after the first `PREFIX_BYTES`.
-
-    Raises
-    ------
-    BadBody
-        The prefix is invalid.
-    """
+    """Return the length of the header after the first `PREFIX_BYTES`."""
     if len(prefix) < PREFIX_BYTES:
         raise BadBody(400, "the body ends before its header")
     mark, length = _PREFIX.unpack_from(prefix)
@@ -116,13 +84,7 @@ def header_bytes(prefix: bytes) -> int:
 
 
 def decode_header(text: bytes) -> dict[str, Any]:
-    """Return a header, after checking the sizes of its frames.
-
-    Raises
-    ------
-    BadBody
-        The header is invalid.
-    """
+    """Return a header, after checking the sizes of its frames."""
     try:
         header = json.loads(text)
     except ValueError as error:
@@ -150,13 +112,7 @@ def _is_text(name: str) -> bool:
 
 
 def decode_submission(text: bytes, versions: Mapping[str, str], size_bytes: int) -> SubmissionHeader:
-    """Return the header of a submission, if this service can compute it.
-
-    Raises
-    ------
-    BadBody
-        The header is invalid, the versions differ, or the body has another size than the header states.
-    """
+    """Return the header of a submission, if this service can compute it."""
     header = decode_header(text)
     kind, name, options = header.get("kind"), header.get("name", ""), header.get("options", {})
     if kind not in KINDS:
@@ -187,13 +143,7 @@ def _check_versions(given: Any, versions: Mapping[str, str]) -> None:
 
 
 def offsets(header_size_bytes: int, frames: Iterable[int]) -> list[int]:
-    """Return the position of each frame.
-
-    Examples
-    --------
-    >>> offsets(100, [10, 20])
-    [108, 118]
-    """
+    """Return the position of each frame."""
     found, at = [], PREFIX_BYTES + header_size_bytes
     for size in frames:
         found.append(at)
@@ -210,22 +160,8 @@ class ByteRange:
 
 
 def parse_range(text: str | None, size_bytes: int) -> ByteRange | None:
-    """Return the part of a body that a ``Range`` header requests, None for the whole body.
-
-    Several ranges, other units and invalid headers are ignored, as RFC 9110 requires.
-
-    Raises
-    ------
-    BadBody
-        The range begins after the end.
-
-    Examples
-    --------
-    >>> parse_range("bytes=5-", 10)
-    ByteRange(start=5, stop=10)
-    >>> parse_range("bytes=-3", 10)
-    ByteRange(start=7, stop=10)
-    """
+    """Return the part of a body that a ``Range`` header requests, None for the whole body."""
+    # Several ranges, other units and invalid headers are ignored, as RFC 9110 requires.
     unit, _, given = (text or "").partition("=")
     first, dash, last = given.strip().partition("-")
     digits = first + last
@@ -243,13 +179,7 @@ def parse_range(text: str | None, size_bytes: int) -> ByteRange | None:
 
 
 def accepted(accept: str | None, offered: Sequence[str]) -> str | None:
-    """Return the offered media type that an ``Accept`` header prefers, the first without a preference.
-
-    Examples
-    --------
-    >>> accepted("application/json;q=0.5, application/x-npy", ["a/b", "application/x-npy", "application/json"])
-    'application/x-npy'
-    """
+    """Return the offered media type that an ``Accept`` header prefers, the first without a preference."""
     if not accept or not accept.strip():
         return offered[0] if offered else None
     best: tuple[float, int] | None = None

@@ -176,6 +176,7 @@ def test_a_failing_task(get: Get, path: Path):
     assert row_names(log)[failed["tid"]].startswith("worker")
 
 
+@pytest.mark.slow
 def test_workers_that_die_and_that_end_for_want_of_work(path: Path, tmp_path: Path):
     with dask.config.set({"dask-mars.idle-timeout": "50 ms"}):
         runtime = Runtime(num_workers=1)

@@ -118,8 +118,9 @@ def test_a_process_that_leaves_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kinds(plan)[0] == "chunk over the limit"
 
 
-def test_tiny_chunks():
-    plan = dask_mars.plan(da.ones(30_000, chunks=1).sum(), num_workers=2, memory_limit="8 GiB", simulated=1000)
+def test_tiny_chunks(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("dask_mars.observe.planning.advice._MANY", 5_000)
+    plan = dask_mars.plan(da.ones(3_000, chunks=1).sum(), num_workers=2, memory_limit="8 GiB", simulated=1000)
     assert plan.peak_bytes is None
     assert "too many chunks to forecast" in str(plan)
     assert kinds(plan) == ["tiny chunks"]

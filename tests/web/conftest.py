@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http.client import HTTPConnection
@@ -14,9 +15,11 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from tests.conftest import shared_hosts
+from dask_mars.web.client import Service
+from tests.conftest import eventually, shared_hosts
 from tests.web.browser import Viewer, browsing, look
 from tests.web.fakes import FakeMonitor
+from tests.web.services import BODY_LIMIT_BYTES, HISTORY_BYTES, RunningService, running
 
 
 @dataclass
@@ -90,6 +93,27 @@ def view(server: Any) -> Asker:
 def nobody(server: Any) -> Asker:
     """Ask without a token."""
     return Asker(server.url, {})
+
+
+# -- services -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def served(private_tmp: Path) -> Iterator[RunningService]:
+    """Run a service at a socket and a port, for all tests that leave one running."""
+    settings = {"BODY_LIMIT": str(BODY_LIMIT_BYTES), "HISTORY__BYTES": str(HISTORY_BYTES)}
+    env = {f"DASK_DASK_MARS__WEB__{name}": value for name, value in settings.items()}
+    with running(private_tmp / "service", "--port", "0", **env) as service:
+        yield service
+
+
+@pytest.fixture
+def service(served: RunningService) -> Iterator[Service]:
+    """Connect to the shared service, in which a test may leave computations that are over."""
+    with served.connect() as service:
+        yield service
+        # The service drops a refused body just after the answer.
+        assert eventually(lambda: not os.listdir(served.directory / "incoming"))
 
 
 # -- browsers -----------------------------------------------------------------------------------------------

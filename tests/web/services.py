@@ -24,7 +24,15 @@ from dask_mars.web.versions import versions
 # Not `tests.conftest`, which would be another module than the one that pytest has loaded.
 from tests.conftest import environment_for_scripts, eventually, shared_hosts
 
-COMMAND = ["-c", "from dask_mars.commands import web; web()"]
+#: Limits of the shared service, in bytes: of a submission, and of all results but the newest.
+BODY_LIMIT_BYTES, HISTORY_BYTES = 4 << 20, 3 << 20
+
+#: On a busy machine the runner takes a while to refuse a submission.
+COMMAND = [
+    "-c",
+    "from dask_mars.commands import web; from dask_mars.web.service import submissions; "
+    "submissions._TAKE_S = 30.0; web()",
+]
 
 
 class RunningService:
@@ -107,6 +115,13 @@ def running(directory: Path, *arguments: str, **env: str) -> Iterator[RunningSer
         while (left := {pid for pid in pids if _lives(pid)}) and time.monotonic() < deadline:
             time.sleep(0.01)
         assert not left
+
+
+def listening(service: RunningService) -> list[Any]:
+    """Return the addresses at which processes of a service listen."""
+    front = psutil.Process(service.process.pid)
+    lines = [line for one in (front, *front.children(recursive=True)) for line in one.net_connections("inet")]
+    return [line.laddr for line in lines if line.status == psutil.CONN_LISTEN]
 
 
 def _lives(pid: int) -> bool:

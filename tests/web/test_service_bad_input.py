@@ -10,7 +10,10 @@ import struct
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -20,31 +23,21 @@ import pytest
 
 from dask_mars.errors import ServiceError
 from dask_mars.web import wire
-from dask_mars.web.client import Service
-from dask_mars.web.connection import _UnixConnection
+from dask_mars.web.client import connect
 from dask_mars.web.service import results
+from dask_mars.web.service.monitor import ServiceMonitor
 from dask_mars.web.service.store import ServiceStore
+from dask_mars.web.service.supervisor import Supervisor
+from dask_mars.web.versions import versions
 from tests.conftest import eventually
-from tests.web.services import RunningService, put, raw, running, submission
+from tests.web.services import BODY_LIMIT_BYTES, RunningService, put, raw, submission
 
 pytest.importorskip("tornado")
 
-LIMIT = 4 << 20
-
-
-@pytest.fixture(scope="module")
-def served(private_tmp: Path) -> Iterator[RunningService]:
-    with running(private_tmp / "bad", DASK_DASK_MARS__WEB__BODY_LIMIT=str(LIMIT)) as service:
-        yield service
-
-
-@pytest.fixture
-def service(served: RunningService) -> Iterator[Service]:
-    with served.connect() as service:
-        yield service
-        # What was refused goes just after the answer.
-        assert eventually(lambda: not os.listdir(served.directory / "incoming"))
-
+from dask_mars.web.handlers import make_application
+from dask_mars.web.service import submissions
+from dask_mars.web.service.context import ServiceContext
+from dask_mars.web.service.handlers import rules
 
 GOOD = submission(da.arange(4, chunks=2))
 
@@ -105,7 +98,7 @@ def test_a_compressed_body_is_refused(served, service) -> None:
 
 
 def test_bodies_above_the_limit_are_refused_before_they_are_read(served, service) -> None:
-    x = da.from_array(np.zeros(LIMIT, np.uint8), chunks=-1)
+    x = da.from_array(np.zeros(BODY_LIMIT_BYTES, np.uint8), chunks=-1)
     with pytest.raises(ServiceError, match="the body is longer than 4194304 bytes") as caught:
         service.submit(x)
     assert caught.value.status == 413
@@ -180,7 +173,7 @@ def test_graphs_that_write_into_the_users_process_are_refused(served, service) -
 
 def test_results_larger_than_memory_are_refused(served, service) -> None:
     with pytest.raises(ServiceError, match="more than the memory limit") as caught:
-        service.submit(da.random.default_rng(1).random((1 << 20, 1 << 20), chunks=1 << 14))
+        service.submit(da.random.default_rng(1).random((1 << 20, 1 << 20), chunks=1 << 18))
     assert caught.value.status == 422
 
 
@@ -258,22 +251,6 @@ def test_who_reads_slowly_is_no_burden(served, service) -> None:
             reader.close()
 
 
-def test_a_pickle_that_ends_the_process_harms_nobody_else(served, service) -> None:
-    runner = served.runner().pid
-    id = str(uuid.uuid4())
-    status, _ = put(served, submission(Raising("__import__('os')._exit(3)")), id)
-    assert status == 201
-    other = service.submit(da.arange(4, chunks=2).sum())
-    assert other.result(timeout=60) == 6
-    computation = service.computation(id)
-    assert computation.wait(60)
-    with pytest.raises(Exception, match=r"ended with exit code 3, 3 times with this computation in its hands$"):
-        computation.result()
-    assert computation.summary()["attempt"] == 3
-    assert served.runner().pid != runner
-    assert service.submit(da.arange(4, chunks=2).sum()).result(timeout=60) == 6
-
-
 def test_a_thousand_idle_connections_are_no_burden(served, service) -> None:
     lines = []
     try:
@@ -324,40 +301,43 @@ def test_questions_that_make_no_sense(served, path: str, status: int) -> None:
     assert json.loads(text)["detail"]
 
 
-def test_ten_thousand_in_the_list(tmp_path: Path) -> None:
+@pytest.fixture
+def front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A front in this process, whose runner is not there, with its `directory` and its `store`."""
+    server = pytest.importorskip("dask_mars.web.server")
     directory = tmp_path / "d"
     store = ServiceStore(directory)
-    with store._transaction() as database:
+    supervisor = Supervisor(store, {})
+    monitor = ServiceMonitor(store, supervisor)
+    with contextlib.closing(store), ThreadPoolExecutor(1) as executor:
+        context = ServiceContext(store, supervisor, monitor, executor, versions(), BODY_LIMIT_BYTES)
+        monkeypatch.setattr(
+            server, "make_application", partial(make_application, extra_handlers=lambda site: rules(site, context))
+        )
+        with server.serve(monitor, socket_path=directory / "socket"):
+            yield SimpleNamespace(directory=directory, store=store)
+
+
+def test_ten_thousand_in_the_list(front) -> None:
+    with front.store._transaction() as database:
         database.executemany(
             "INSERT INTO computations (id, digest, name, options, state, created, ended)"
             " VALUES (?, '', ?, '{}', 'finished', ?, ?)",
             [(str(uuid.uuid4()), f"number {n}", time.time(), time.time()) for n in range(10_000)],
         )
-    store.close()
-    with running(directory) as served, served.connect() as service:
+    with connect(front.directory) as service:
         assert service.state()["counts"]["finished"] == 10_000
-        told = json.loads(raw(served, "GET", "computations?limit=1000")[2])
+        told = json.loads(raw(front, "GET", "computations?limit=1000")[2])
         assert [one["name"] for one in told["computations"]] == [f"number {n}" for n in range(9_999, 8_999, -1)]
-        names = {computation.name for computation in service.computations()}
-        assert len(names) == 10_000
-        assert service.submit(da.arange(4, chunks=2).sum()).result(100) == 6
+        assert len({computation.name for computation in service.computations()}) == 10_000
 
 
-def test_a_queue_that_is_too_long_is_refused(tmp_path: Path, scripts) -> None:
-    command = "import dask_mars.web.service.submissions as s; s._MOST_QUEUED = 0; "
-    command += "from dask_mars.commands import web; web()"
-    with scripts.start("-c", command, "--directory", str(tmp_path / "d")) as front:
-        assert front.stdout.readline()
-        line = _UnixConnection(str(tmp_path / "d" / "socket"))
-        # The answer may come before all is sent.
-        with contextlib.suppress(BrokenPipeError):
-            line.request("PUT", f"/api/v1/computations/{uuid.uuid4()}", GOOD)
-        answer = line.getresponse()
-        assert (answer.status, answer.headers["Retry-After"]) == (503, "10")
-        assert "wait already" in json.loads(answer.read())["detail"]
-        line.close()
-        front.terminate()
-        assert front.wait(100) == 0
+def test_a_queue_that_is_too_long_is_refused(front, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submissions, "_MOST_QUEUED", 1)
+    assert put(front, GOOD) == (201, "queued")
+    status, headers, text = raw(front, "PUT", f"computations/{uuid.uuid4()}", GOOD)
+    assert (status, headers["Retry-After"]) == (503, "10")
+    assert "wait already" in json.loads(text)["detail"]
 
 
 def test_a_result_for_which_there_is_no_disk_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,25 +15,22 @@ from tests.conftest import cluster_of_agents, eventually
 from tests.web.services import running
 
 pytest.importorskip("tornado")
-distributed = pytest.importorskip("distributed")
+pytest.importorskip("distributed")
 
 
-@pytest.fixture
-def quick_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not wait until there are agents."""
+@pytest.mark.slow
+def test_agents_compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The service starts before there are agents, and so without a limit of memory.
     monkeypatch.setattr("tests.web.services.eventually", lambda *condition: True)
-
-
-def service_on(cluster, directory: Path):
-    return running(directory, "--scheduler", cluster.scheduler_address)
-
-
-def test_agents_compute(tmp_path: Path) -> None:
     with (
-        cluster_of_agents() as cluster,
-        service_on(cluster, tmp_path / "d") as served,
+        cluster_of_agents(0) as cluster,
+        running(tmp_path / "d", "--scheduler", cluster.scheduler_address) as served,
         served.connect() as service,
     ):
+        with pytest.raises(NoAgents, match="dask-mars-worker tcp://"):
+            da.ones(3).compute(scheduler=service.get)
+        cluster.scale(1)
+        cluster.wait_for_workers(1)
         x = da.random.default_rng(7).random((200, 200), chunks=50)
         assert np.array_equal(x.compute(scheduler=service.get), x.compute(scheduler="sync"))
         with pytest.raises(ZeroDivisionError):
@@ -45,18 +42,8 @@ def test_agents_compute(tmp_path: Path) -> None:
         assert all(layer["finished"] == layer["total"] for layer in done.summary()["layers"])
         slow = service.submit(dask.delayed(time.sleep)(60))
         assert eventually(lambda: slow.state == "running", 20)
-        assert len(service.state()["workers"]) == 1
-        assert "cluster" in slow.explain()
+        assert eventually(lambda: len(service.state()["workers"]) == 1)
+        assert eventually(lambda: "cluster" in slow.explain())
         assert slow.cancel()
         assert slow.wait(100)
         assert slow.state == "cancelled"
-
-
-def test_a_cluster_without_agents_is_said_to_have_none(tmp_path: Path, quick_to_start) -> None:
-    with (
-        distributed.LocalCluster(n_workers=0, dashboard_address="127.0.0.1:0") as cluster,
-        service_on(cluster, tmp_path / "d") as served,
-        served.connect() as service,
-        pytest.raises(NoAgents, match="dask-mars-worker tcp://"),
-    ):
-        da.ones(3).compute(scheduler=service.get)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import dask
 import dask.array as da
-import psutil
 import pytest
 from click.testing import CliRunner
 
 from dask_mars.errors import ServiceError
 from dask_mars.web.client import connect
 from tests.web.conftest import Asker
-from tests.web.services import RunningService, running, submission
+from tests.web.services import COMMAND, RunningService, listening, submission
 
 pytest.importorskip("tornado")
 
@@ -28,12 +28,6 @@ ID = "6f1ed002-ab5c-4c57-a0e2-6e1f0b6f5c11"
 
 def connection_file(service: RunningService) -> Any:
     return json.loads((service.directory / "connection.json").read_text())
-
-
-@pytest.fixture(scope="module")
-def served(private_tmp: Path) -> Iterator[RunningService]:
-    with running(private_tmp / "ports", "--port", "0") as service:
-        yield service
 
 
 def asker(served: RunningService, token: str | None = "token", **headers: str) -> Asker:
@@ -168,28 +162,13 @@ def test_wrong_tokens_are_said_to_be_so(served) -> None:
     assert caught.value.status == 401
 
 
-def listening(pid: int) -> list[Any]:
-    processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    return [
-        line.laddr
-        for process in processes
-        for line in process.net_connections("inet")
-        if line.status == psutil.CONN_LISTEN
-    ]
-
-
-def test_by_default_no_port_is_open(tmp_path: Path, served) -> None:
-    assert [at.ip for at in listening(served.process.pid)] == ["127.0.0.1"]
-    with running(tmp_path / "d") as quiet:
-        assert listening(quiet.process.pid) == []
-        assert not (quiet.directory / "connection.json").exists()
-        assert (quiet.directory / "socket").stat().st_mode & 0o777 == 0o600
-        assert quiet.directory.stat().st_mode & 0o777 == 0o700
-
-
-def test_a_proxy_may_have_any_name(tmp_path: Path) -> None:
-    with running(tmp_path / "d", "--port", "0", "--address", "0.0.0.0", "--behind-proxy") as served:
-        known = connection_file(served)
+def test_a_proxy_may_have_any_name_and_ctrl_c_ends_it_all(tmp_path: Path, served, scripts) -> None:
+    assert [at.ip for at in listening(served)] == ["127.0.0.1"]
+    directory = tmp_path / "d"
+    arguments = ["--directory", str(directory), "--port", "0", "--address", "0.0.0.0", "--behind-proxy"]
+    with scripts.start(*COMMAND, *arguments, "--num-workers", "1") as front:
+        assert front.stdout.readline().startswith("dask_mars listens at http://0.0.0.0:")
+        known = json.loads((directory / "connection.json").read_text())
         url = known["url"].replace("0.0.0.0", "127.0.0.1")
         assert Asker(url, {}).api("state").status == 401
         # A proxy may keep Authorization to itself.
@@ -199,6 +178,10 @@ def test_a_proxy_may_have_any_name(tmp_path: Path) -> None:
         assert "Secure" in asks(f"/?token={known['token']}", **https).headers["set-cookie"]
         with connect(url, known["token"]) as service:
             assert da.ones(3).sum().compute(scheduler=service.get) == 3
+        front.send_signal(signal.SIGINT)
+        assert front.wait(100) == 0
+        assert front.stderr.read() == ""
+    assert not {"socket", "connection.json"} & set(os.listdir(directory))
 
 
 @pytest.mark.parametrize(
@@ -229,31 +212,38 @@ def test_what_cannot_be_is_said_at_once(tmp_path: Path, monkeypatch, arguments: 
     assert not list(tmp_path.glob("d/connection.json"))
 
 
+def refused(directory: Path, *arguments: str) -> str:
+    """Return what the command prints that cannot start."""
+    cli = pytest.importorskip("dask_mars.web.service.cli")
+    done = CliRunner().invoke(cli.main, ["--directory", str(directory), *arguments])
+    assert done.exit_code == 1
+    assert "Traceback" not in done.output
+    return str(done.output)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("HISTORY__AGE", "soon", "history.age must be a duration"),
-        ("HISTORY__BYTES", "much", "history.bytes"),
-        ("BODY_LIMIT", "much", "body-limit"),
-        ("TOKEN", "short", "web.token must be text of at least 32 characters"),
+        ("history.age", "soon", "history.age must be a duration"),
+        ("history.bytes", "much", "history.bytes"),
+        ("body-limit", "much", "body-limit"),
+        ("token", "short", "web.token must be text of at least 32 characters"),
     ],
 )
-def test_settings_that_make_no_sense_are_said_to(
-    tmp_path: Path, scripts, name: str, value: str, said: str
-) -> None:
-    env = {f"DASK_DASK_MARS__WEB__{name}": value}
-    command = "from dask_mars.commands import web; web()"
-    done = scripts.run("-c", command, "--directory", str(tmp_path / "d"), "--port", "0", env=env)
-    assert done.returncode == 1
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+def test_settings_that_make_no_sense_are_said_to(tmp_path: Path, name: str, value: str, said: str) -> None:
+    with dask.config.set({f"dask-mars.web.{name}": value}):
+        assert said in refused(tmp_path / "d", "--port", "0")
 
 
-def test_a_directory_is_for_one_service_at_a_time(served, scripts) -> None:
-    command = "from dask_mars.commands import web; web()"
-    done = scripts.run("-c", command, "--directory", str(served.directory))
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "another service uses" in done.stderr
+def test_records_of_others_are_refused(tmp_path: Path) -> None:
+    directory = tmp_path / "d"
+    directory.mkdir(mode=0o700)
+    (directory / "history.sqlite3").write_text("these are no records, and more than a hundred bytes of it " * 10)
+    assert "not a database" in refused(directory)
+
+
+def test_a_directory_is_for_one_service_at_a_time(served) -> None:
+    assert "another service uses" in refused(served.directory)
     # The one that is there is not disturbed.
     assert asker(served).api("state").status == 200
     assert os.path.exists(served.directory / "socket")

@@ -5,9 +5,7 @@ from __future__ import annotations
 import io
 import json
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import dask
@@ -17,28 +15,11 @@ import pytest
 
 from dask_mars.errors import ServiceError
 from dask_mars.web import wire
-from dask_mars.web.client import Service
 from tests.conftest import eventually
 from tests.web import described
-from tests.web.services import RunningService, raw, running, submission
+from tests.web.services import RunningService, raw, submission
 
 pytest.importorskip("tornado")
-
-#: The newest result stays; of the others together no more than so many bytes.
-KEPT_BYTES = 3 << 20
-
-
-@pytest.fixture(scope="module")
-def served(private_tmp: Path) -> Iterator[RunningService]:
-    settings = {"DASK_DASK_MARS__WEB__HISTORY__BYTES": str(KEPT_BYTES)}
-    with running(private_tmp / "results", **settings) as service:
-        yield service
-
-
-@pytest.fixture
-def service(served: RunningService) -> Iterator[Service]:
-    with served.connect() as service:
-        yield service
 
 
 def check(path: str, method: str, status: int, headers: Any, text: bytes) -> Any:
@@ -57,8 +38,8 @@ def result(served: RunningService, id: str, **headers: str) -> tuple[int, Any, b
     "values",
     [
         np.arange(12.0).reshape(3, 4),
-        np.arange(1_000_000).reshape(1000, 1000),
-        np.asfortranarray(np.arange(1_000_000).reshape(1000, 1000)),
+        np.arange(160_000).reshape(400, 400),
+        np.asfortranarray(np.arange(160_000).reshape(400, 400)),
         np.array("2026-01-01", "M8[D]"),
     ],
     ids=["small", "large", "fortran", "scalar"],
@@ -160,7 +141,7 @@ def test_a_line_that_breaks_in_a_download_is_connected_again(served, service, mo
 
 
 def test_who_downloads_what_is_deleted_gets_all_of_it_or_hears_so(served, service) -> None:
-    values = np.arange(1 << 20)
+    values = np.arange(1 << 18)
     for _ in range(10):
         computation = service.submit(da.from_array(values, chunks=-1))
         assert computation.wait(100)

@@ -22,6 +22,3 @@ def fitted(shown: Any) -> Any:
     elif isinstance(data, str) and "<svg" in data:
         shown.data = _SVG_TAG.sub('<svg style="max-width: 100%; height: auto"', data, count=1)
     return shown
-
-
-__all__ = ["fitted"]

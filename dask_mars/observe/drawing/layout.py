@@ -6,10 +6,7 @@ from collections.abc import Sequence
 
 
 def place(count: int, edges: Sequence[tuple[int, int]]) -> list[tuple[float, int]]:
-    """Place the nodes of a graph.
-
-    Chunk graphs are mostly trees in depth-first order; for these no edges cross.
-    """
+    """Place the nodes of a graph."""
     inputs: list[list[int]] = [[] for _ in range(count)]
     for source, node in edges:
         inputs[node].append(source)

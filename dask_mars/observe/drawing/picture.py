@@ -32,36 +32,16 @@ _MOST_PARTS = 5
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One chunk.
-
-    Attributes
-    ----------
-    kind : str
-        `SINGLE`, `FUSED` or `KNOWN`.
-    heading : str
-        Its number in the order of priority and, if it is fused, its number of chunks; empty for a known value.
-    name : str
-        What it computes.
-    index : str
-        Its index in its collection; empty if it has none.
-    worker : int
-        The worker that would run it, as in `Simulation.workers`.
-    colour : str
-        Colour of the worker, as ``#rrggbb``.
-    wanted : bool
-        Whether the user has requested it.
-    details : str
-        Its key and all its parts, for a tooltip.
-    """
+    """One chunk."""
 
     kind: str
+    #: Its number in the order of priority and, if it is fused, its number of chunks.
     heading: str
     name: str
     index: str
     worker: int
     colour: str
     wanted: bool
-    details: str
 
     @property
     def lines(self) -> list[str]:
@@ -71,27 +51,18 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One graph.
-
-    Attributes
-    ----------
-    title : str
-        Title of the picture.
-    nodes : list of Node
-        The graph's chunks, in its order.
-    edges : list of tuple of int
-        Pairs of positions in `nodes`: an input, and its reader.
-    """
+    """One graph."""
 
     title: str
     nodes: list[Node]
+    #: Positions in `nodes`: an input, and its reader.
     edges: list[tuple[int, int]]
 
 
 def make_legend(pictures: Iterable[Picture]) -> list[tuple[str, str]]:
     """Return name and colour of each worker with chunks in one of the pictures."""
     colours = {node.worker: node.colour for picture in pictures for node in picture.nodes}
-    return [(worker_name(worker), colours[worker]) for worker in sorted(colours) if worker != NO_WORKER]
+    return [(worker_label(worker), colours[worker]) for worker in sorted(colours) if worker != NO_WORKER]
 
 
 def make_picture(
@@ -127,7 +98,6 @@ def make_picture(
                 worker=workers[chunk],
                 colour=colours[workers[chunk]],
                 wanted=chunk in wanted,
-                details=f"{key!r}: {', '.join(parts)}; {worker_name(workers[chunk])}",
             )
         )
     edges = [(source, chunk) for chunk, sources in enumerate(graph.inputs) for source in dict.fromkeys(sources)]
@@ -163,7 +133,6 @@ def make_layers_picture(
                 worker=NO_WORKER,
                 colour=_WHITE if known else _FUSED_COLOUR if fused else _SINGLE_COLOUR,
                 wanted=layer in wanted,
-                details=f"{layer}: {count}, {', '.join(names)}",
             )
         )
     edges = dict.fromkeys(
@@ -191,13 +160,6 @@ def _plan(graph: ChunkGraph) -> GraphPlan:
 
 
 # -- texts and colours ----------------------------------------------------------------------------------------
-
-
-def worker_name(worker: int) -> str:
-    """Return the name of a worker in the legend."""
-    if worker == NO_WORKER:
-        return "known beforehand"
-    return worker_label(worker)
 
 
 def worker_colours(num_workers: int) -> dict[int, str]:

@@ -143,6 +143,3 @@ def _of_tiny_chunks(outlook: Outlook) -> Iterator[Advice]:
 def _times(large: int, small: int) -> str:
     ratio = large / max(small, 1)
     return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}"
-
-
-__all__ = ["Advice", "Outlook", "advise"]

@@ -124,6 +124,3 @@ def _rechunks(found: Mapping[str, _LayerSums], sizes: Sizes) -> dict[str, tuple[
                 reads += sum([sizes.result_bytes[chunk] or 0 for chunk in chunks])
         totals[name] = reads, writes
     return {name: total for name, total in totals.items() if name not in inner}
-
-
-__all__ = ["PlannedLayer", "layers_of"]

@@ -277,6 +277,3 @@ def _merged(name: str, before: int, after: int) -> str:
 
 def _count(operands: int) -> str:
     return units.plural(operands, "operand")
-
-
-__all__ = ["SIMULATED", "Plan", "plan"]

@@ -37,15 +37,7 @@ _VIEW_SHARE = 1 / 64
 
 
 class Sizes:
-    """Estimated sizes of a graph's chunks.
-
-    Attributes
-    ----------
-    result_bytes : list of int or None
-        Size of each chunk's result, None if unknown.
-    computes : list of list of int
-        For each chunk the chunks before composing that it computes.
-    """
+    """Estimated sizes of a graph's chunks."""
 
     def __init__(self, before: ChunkGraph, after: ChunkGraph, inline_bytes: int) -> None:
         self._graph = after
@@ -144,6 +136,3 @@ def _intermediates(operand: Operand) -> int:
     functions = [rewritten.functions[step.function] for step in rewritten.steps[:-1]]
     names = [getattr(function, "__name__", type(function).__name__) for function in functions]
     return min(sum([name not in _LIGHT for name in names]), _MOST_INTERMEDIATES)
-
-
-__all__ = ["Sizes"]

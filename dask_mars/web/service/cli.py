@@ -105,6 +105,3 @@ def _memory(text: str | None) -> int | float | str | None:
     except ValueError:
         return text
     return number if number <= 1 else int(number)
-
-
-__all__ = ["main"]

@@ -17,27 +17,12 @@ PIECE_BYTES = 1 << 18
 
 @dataclass(frozen=True)
 class ServiceContext:
-    """The shared objects of a service's handlers.
-
-    Attributes
-    ----------
-    store : ServiceStore
-        The records.
-    supervisor : Supervisor
-        Supervisor of the runner.
-    monitor : ServiceMonitor
-        Source of the data.
-    executor : Executor
-        Threads for files, so that the event loop never waits for a slow disk.
-    versions : dict
-        Versions that submissions must match.
-    body_limit_bytes : int
-        Largest submission.
-    """
+    """The shared objects of a service's handlers."""
 
     store: ServiceStore
     supervisor: Supervisor
     monitor: ServiceMonitor
+    #: Threads for files, so that the event loop never waits for a slow disk.
     executor: Executor
     versions: dict[str, str]
     body_limit_bytes: int

@@ -11,7 +11,7 @@ from typing import Any
 
 from dask_mars.web import api, wire
 from dask_mars.web.api import Problem
-from dask_mars.web.handling import ComputationHandler, Site
+from dask_mars.web.handling import Handler, Site
 from dask_mars.web.monitor import Json
 from dask_mars.web.service.context import PIECE_BYTES, ServiceContext
 
@@ -27,7 +27,7 @@ _SUFFIXES = {wire.MEDIA_TYPE: ".mars", NPY: ".npy", api.JSON: ".json", ARROW: ".
 _Part = bytes | tuple[int, int]
 
 
-class ResultHandler(ComputationHandler):
+class ResultHandler(Handler):
     """``computations/{id}/result``, in the requested format, whole or in part."""
 
     def initialize(self, site: Site, service: ServiceContext) -> None:  # type: ignore[override]
@@ -41,10 +41,7 @@ class ResultHandler(ComputationHandler):
         if chosen is not None and chosen not in _FORMATS:
             raise Problem(400, f"'format' is one of {', '.join(_FORMATS)}")
         store = self._service.store
-        try:
-            row = await self._service.run(store.row, api.computation_id(id))
-        except KeyError:
-            raise Problem(404, f"there is no {id[:200]!r}") from None
+        row = await self.answer(self._service.run(store.row, api.computation_id(id)))
         if row["state"] != "finished":
             await self._say_why_not(row)
             return

@@ -45,19 +45,7 @@ _DESCRIPTORS = 8192
 
 @dataclass(frozen=True)
 class Listening:
-    """The addresses of a service.
-
-    Attributes
-    ----------
-    socket : Path
-        Path of a unix socket.
-    port : int or None
-        Port; None for none.
-    address : str
-        Address of the port's interface.
-    behind_proxy : bool
-        Whether the port is behind a proxy, which encrypts.
-    """
+    """The addresses of a service."""
 
     socket: Path
     port: int | None = None
@@ -66,19 +54,7 @@ class Listening:
 
 
 def serve(directory: Path, listening: Listening, runner: Json, ready: Callable[[str], None]) -> None:
-    """Run a service until SIGTERM or SIGINT.
-
-    Raises
-    ------
-    DirectoryInUse
-        Another service uses the directory.
-    OSError
-        It cannot listen there.
-    ValueError
-        The address would be unprotected, or a setting is invalid.
-    Exception
-        It had to stop, as its records could not be written.
-    """
+    """Run a service until SIGTERM or SIGINT."""
     # Check settings here: the runner would report errors too late.
     config.settings(runner["num_workers"], runner["memory_limit"])
     store = ServiceStore(directory)
@@ -224,6 +200,3 @@ def _history() -> tuple[float | None, int | None]:
     except (KeyError, TypeError, ValueError):
         raise ValueError(f"dask-mars.web.history.age is a time such as '30 days', and not {age!r}") from None
     return age_s, None if size is None else config.parse_size(size, "dask-mars.web.history.bytes")
-
-
-__all__ = ["Listening", "serve"]

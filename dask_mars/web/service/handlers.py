@@ -72,6 +72,3 @@ def rules(site: Site, service: ServiceContext) -> list[Rule]:
         (rf"/{api.ROOT}/computations/([^/]+)", SubmissionHandler, shared),
         (rf"/{api.ROOT}/computations/([^/]+)/result", ResultHandler, shared),
     ]
-
-
-__all__ = ["ROUTES", "rules"]

@@ -71,13 +71,7 @@ class ServiceMonitor:
         if result is not None:
             result = {**json.loads(result), "evicted": bool(row["evicted"])}
         return {
-            "id": row["id"],
-            "name": row["name"],
-            "state": row["state"],
-            "created": row["created"],
-            "started": row["started"],
-            "ended": row["ended"],
-            "attempt": row["attempt"],
+            **{name: row[name] for name in ("id", "name", "state", "created", "started", "ended", "attempt")},
             "revision": max(row["revision"], live.get("revision", 0)),
             "chunks": progress.get("chunks", _NO_CHUNKS),
             "remaining": live.get("remaining"),
@@ -156,6 +150,3 @@ class ServiceMonitor:
             if arguments and arguments[0] is not None:
                 raise KeyError(arguments[0]) from None
             return dict(_NOTHING.get(name, {}))
-
-
-__all__ = ["ServiceMonitor"]

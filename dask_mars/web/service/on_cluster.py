@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dask_mars.web import answers
 from dask_mars.web.monitor import Json
 from dask_mars.web.runtime_monitor import RuntimeMonitor
 
@@ -34,24 +35,12 @@ class ServiceClusterMonitor(RuntimeMonitor):
             **super().state(),
             "workers": [
                 # Process ids of other hosts mean nothing here.
-                {
-                    "worker": number,
-                    "label": worker["name"],
-                    "pid": 0,
-                    "running": None,
-                    "step": None,
-                    "in_hand": worker["in_hand"],
-                }
+                {"worker": number, "label": worker["name"], "pid": 0, "running": None, "step": None}
+                | {"in_hand": worker["in_hand"]}
                 for number, worker in enumerate(workers)
             ],
             "memory": {
-                "limit_bytes": memory.limit_bytes,
-                "in_use_bytes": memory.in_use_bytes,
-                "peak_bytes": memory.peak_bytes,
-                "store_bytes": memory.store_bytes,
-                "store_limit_bytes": memory.store_limit_bytes,
-                "promised_bytes": 0,
-                "on_disk_bytes": memory.on_disk_bytes,
+                **{name: getattr(memory, name, 0) for name in answers.MemoryAnswer.__annotations__},
                 "spilled_bytes": memory.on_disk_bytes,
             },
         }
@@ -67,6 +56,3 @@ class ServiceClusterMonitor(RuntimeMonitor):
         from dask_mars.cluster.runtime import ClusterRuntime
 
         return ClusterRuntime(connect(self._address), self._runtime.records)
-
-
-__all__ = ["ServiceClusterMonitor"]

@@ -23,22 +23,7 @@ _MOST_QUESTIONS = 20
 
 
 class RunnerProcess:
-    """One runner, from its start to its end.
-
-    One thread starts it, reads its messages and waits for its end; any thread may send and ask.
-
-    Raises
-    ------
-    OSError
-        The system cannot start another process.
-
-    Attributes
-    ----------
-    pid : int
-        Its process id.
-    is_ready : bool
-        Whether it has reported that it can compute.
-    """
+    """One runner. One thread starts it, reads its messages and waits for its end; any may send and ask."""
 
     def __init__(self, settings: Json) -> None:
         ours, theirs = socket.socketpair()
@@ -124,6 +109,3 @@ class RunnerProcess:
         for answer in list(self._questions.values()):
             answer.set_exception(TimeoutError())
         return exit_code
-
-
-__all__ = ["RunnerProcess"]

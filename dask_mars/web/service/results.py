@@ -34,13 +34,7 @@ _PIECE_BYTES = 64 << 20
 def write(
     value: Any, is_tuple: bool, incoming: Path, target: Path, checkpoint: Callable[[], None] = lambda: None
 ) -> tuple[ValueDescription, int]:
-    """Write a result, and return its description and the size of the file.
-
-    Raises
-    ------
-    OSError
-        The disk is full. Some bytes stay free for the records of the service.
-    """
+    """Write a result, and return its description and the size of the file."""
     if is_tuple and isinstance(value, tuple) and len(value) == 1:
         shown = _contiguous(value[0])
         value = (shown,)
@@ -156,13 +150,7 @@ def _is_table(value: Any) -> bool:
 
 
 def write_arrow(source: Path, incoming: Path, target: Path) -> None:
-    """Write a result also as a file of Arrow's.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        pyarrow is not installed.
-    """
+    """Write a result also as a file of Arrow's."""
     import pyarrow  # type: ignore[import-untyped]
 
     header, value = read(source)
@@ -175,6 +163,3 @@ def write_arrow(source: Path, incoming: Path, target: Path) -> None:
     with pyarrow.OSFile(str(incoming), "wb") as file, pyarrow.ipc.new_file(file, table.schema) as writer:
         writer.write_table(table)
     incoming.rename(target)
-
-
-__all__ = ["read", "write", "write_arrow"]

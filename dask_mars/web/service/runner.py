@@ -59,19 +59,12 @@ _OF_MODULES = (
 
 
 class RunnerJob:
-    """A computation in this process, with a thread of its own.
-
-    Attributes
-    ----------
-    number : int
-        The front's number for it.
-    record : Record
-        The record in this process, with an id of its own: an earlier attempt may have had the front's id here.
-    """
+    """A computation in this process, with a thread of its own."""
 
     def __init__(self, runner: Runner, order: Json) -> None:
         self.runner = runner
         self.number: int = order["number"]
+        # With an id of its own: an earlier attempt may have had the front's id here.
         self.record: Record = runner.records.new(order["name"])
         self._order = order
         self._told: ChunkCounts | None = None

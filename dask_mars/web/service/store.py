@@ -85,15 +85,7 @@ _OF_THE_DISK = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
 
 
 class ServiceStore:
-    """The records of a service. It is thread-safe. Changes raise `CannotRecord` on a full disk.
-
-    Raises
-    ------
-    DirectoryInUse
-        Another service uses it.
-    PermissionError
-        Others could enter it.
-    """
+    """The records of a service. It is thread-safe. Changes raise `CannotRecord` on a full disk."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = private_directory(directory)
@@ -250,13 +242,7 @@ class ServiceStore:
             return self._reader.execute(query, values).fetchall()
 
     def row(self, id: str) -> sqlite3.Row:
-        """Return a computation's row.
-
-        Raises
-        ------
-        KeyError
-            The id is unknown.
-        """
+        """Return a computation's row."""
         for row in self._read(_BY_ID, id):
             return row
         raise KeyError(id)
@@ -317,13 +303,7 @@ class ServiceStore:
         return dict(map(tuple, self._read("SELECT state, count(*) FROM computations GROUP BY state")))
 
     def remove(self, id: str) -> int:
-        """Remove a computation; return its number.
-
-        Raises
-        ------
-        KeyError
-            The id is unknown.
-        """
+        """Remove a computation; return its number."""
         with self._transaction() as database:
             removed = database.execute("DELETE FROM computations WHERE id = ? RETURNING number", (id,)).fetchall()
             if not removed:

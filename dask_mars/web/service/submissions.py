@@ -9,6 +9,7 @@ import os
 import secrets
 import shutil
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from tornado.web import stream_request_body
@@ -20,12 +21,21 @@ from dask_mars.web.api_handlers import OneHandler
 from dask_mars.web.handling import Site
 from dask_mars.web.monitor import Json
 from dask_mars.web.service.context import PIECE_BYTES, ServiceContext
-from dask_mars.web.service.store import SPARE_BYTES, CannotRecord
+from dask_mars.web.service.store import SPARE_BYTES
 
 #: Longest wait of an answer for the runner to take or refuse a submission, in seconds.
 _TAKE_S = 2.0
 #: Most queued computations.
 _MOST_QUEUED = 10_000
+
+
+@contextlib.contextmanager
+def _named() -> Iterator[None]:
+    """Say in errors of the disk what could not be written."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(f"the service cannot write the submission: {error}") from error
 
 
 class _Incoming:
@@ -41,7 +51,7 @@ class _Incoming:
 
     def write(self, chunks: list[bytes]) -> None:
         """Write a part, unless the file was dropped."""
-        with self._lock:
+        with self._lock, _named():
             if self._is_dropped:
                 return
             if self._descriptor < 0:
@@ -55,7 +65,8 @@ class _Incoming:
     def finish(self, chunks: list[bytes]) -> str:
         """Write the rest, flush it to disk, and return its digest."""
         self.write(chunks)
-        os.fsync(self._descriptor)
+        with _named():
+            os.fsync(self._descriptor)
         return self._digest.hexdigest()
 
     def drop(self) -> None:
@@ -85,14 +96,7 @@ class SubmissionHandler(OneHandler):
             self.largest_body = service.body_limit_bytes  # type: ignore[misc]
 
     def prepare(self) -> None:
-        """Refuse invalid requests before their body is read.
-
-        Raises
-        ------
-        Problem
-            As for `Handler.prepare`; 411 for bodies of unknown length, 415 for compressed ones, 503 while there is
-            no room.
-        """
+        """Refuse invalid requests before their body is read."""
         super().prepare()
         if self.request.method != "PUT":
             return
@@ -124,15 +128,15 @@ class SubmissionHandler(OneHandler):
             try:
                 self._read_header()
             except wire.BadBody as error:
-                self._refuse(error)
+                self._refuse(Problem(error.status, error.message))
                 return
         if self._held_bytes >= PIECE_BYTES and self._submission is not None:
             chunks, self._chunks, self._held_bytes = self._chunks, [], 0
             try:
                 async with self._writing:
-                    await self._service.run(self._incoming.write, chunks)
-            except OSError as error:
-                self._refuse(wire.BadBody(503, f"the service cannot write the submission: {error}"))
+                    await self.answer(self._service.run(self._incoming.write, chunks))
+            except Problem as error:
+                self._refuse(error)
 
     def _read_header(self) -> None:
         """Check the header as soon as it is complete."""
@@ -146,12 +150,10 @@ class SubmissionHandler(OneHandler):
                 begun[wire.PREFIX_BYTES : end], self._service.versions, self._length
             )
 
-    def _refuse(self, error: wire.BadBody) -> None:
+    def _refuse(self, problem: Problem) -> None:
         """Answer now; the rest of the body is ignored."""
         self._forget()
-        headers = {"Retry-After": "60"} if error.status == 503 else {}
-        problem = Problem(error.status, error.message, headers)
-        self.send_error(error.status, exc_info=(Problem, problem, None))
+        self.send_error(problem.status, exc_info=(Problem, problem, None))
 
     def _forget(self) -> None:
         incoming, self._incoming = self._incoming, None
@@ -185,16 +187,9 @@ class SubmissionHandler(OneHandler):
         self._is_whole = True
         service, submission, incoming = self._service, self._submission, self._incoming
         try:
-            digest = await service.run(incoming.finish, self._chunks)
-            row, is_new = await service.run(
-                service.store.add, id, digest, submission.name, submission.options, incoming.path
-            )
-        except CannotRecord as error:
-            raise Problem(503, str(error), {"Retry-After": "60"}) from None
-        except OSError as error:
-            raise Problem(
-                503, f"the service cannot write the submission: {error}", {"Retry-After": "60"}
-            ) from None
+            digest = await self.answer(service.run(incoming.finish, self._chunks))
+            facts = id, digest, submission.name, submission.options, incoming.path
+            row, is_new = await self.answer(service.run(service.store.add, *facts))
         finally:
             await service.run(incoming.drop)
         if not is_new:
@@ -224,12 +219,7 @@ class SubmissionHandler(OneHandler):
         """Remove a computation; cancel it if it is not over."""
         self.query()
         service = self._service
-        try:
-            number = await service.run(service.store.remove, api.computation_id(id))
-        except KeyError:
-            raise Problem(404, f"there is no {id[:200]!r}") from None
-        except CannotRecord as error:
-            raise Problem(503, str(error), {"Retry-After": "60"}) from None
+        number = await self.answer(service.run(service.store.remove, api.computation_id(id)))
         await service.run(service.supervisor.forget, number)
         self.site.snapshots.forget()
         self.set_status(204)

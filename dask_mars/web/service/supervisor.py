@@ -43,26 +43,14 @@ OnTaken = Callable[[Json | None], None]
 
 @dataclass
 class InHand:
-    """A computation in the runner's hands.
-
-    Attributes
-    ----------
-    number : int
-        Number of its row.
-    is_suspect : bool
-        Whether the runner has died with it before; then it is computed alone.
-    on_taken : callable or None
-        As for `Supervisor.submit`.
-    live : dict
-        The last progress report.
-    deadline : threading.Timer or None
-        Ends the runner if the computation does not end after a cancellation.
-    """
+    """A computation in the runner's hands."""
 
     number: int
+    #: Whether the runner has died with it before; then it is computed alone.
     is_suspect: bool
     on_taken: OnTaken | None = None
     live: Json = field(default_factory=dict)
+    #: Ends the runner if the computation does not end after a cancellation.
     deadline: threading.Timer | None = None
 
     def taken(self, error: Json | None) -> None:
@@ -200,15 +188,7 @@ class Supervisor:
         return len(self._queue)
 
     def ask(self, what: str, number: int | None = None, *arguments: Any, timeout_s: float = _ANSWER_S) -> Json:
-        """Send a question to the runner.
-
-        Raises
-        ------
-        KeyError
-            The runner does not know the answer.
-        TimeoutError
-            There is no runner, or it is too busy to answer.
-        """
+        """Return the runner's answer; `TimeoutError` if it has no time, `KeyError` if it knows none."""
         runner = self._runner
         if runner is None:
             raise TimeoutError
@@ -276,9 +256,11 @@ class Supervisor:
                 has.live = message["progress"]
                 has.live["revision"] = self._store.next_revision()
                 return
-            if message["say"] != "taken":
+            if message["say"] == "taken":
+                self._record(partial(self._on_taken, has))
+            else:
                 has.forgive()
-            self._record(partial(getattr(self, f"_on_{message['say']}"), has, message))
+                self._record(partial(self._on_over, has, message))
 
     def _dispatch(self) -> None:
         """Send queued computations, up to the runner's limit."""
@@ -346,29 +328,15 @@ class Supervisor:
 
     # -- messages of the runner ---------------------------------------------------------------------------------
 
-    def _on_taken(self, has: InHand, message: Json) -> None:
+    def _on_taken(self, has: InHand) -> None:
         self._store.update(has.number, state="running")
         has.taken(None)
 
-    def _on_finished(self, has: InHand, message: Json) -> None:
-        self._ended(
-            has.number,
-            "finished",
-            message["file_bytes"],
-            result=message["result"],
-            progress=message.get("progress"),
-        )
-
-    def _on_cancelled(self, has: InHand, message: Json) -> None:
-        self._ended(has.number, "cancelled", message["file_bytes"], progress=message.get("progress"))
-
-    def _on_failed(self, has: InHand, message: Json) -> None:
-        self._ended(
-            has.number, "failed", message["file_bytes"], error=message["error"], progress=message.get("progress")
-        )
-
-    def _on_refused(self, has: InHand, message: Json) -> None:
-        self._ended(has.number, "failed", message["file_bytes"], error=message["error"], refused=1)
+    def _on_over(self, has: InHand, message: Json) -> None:
+        is_refused = message["say"] == "refused"
+        state = "failed" if is_refused else message["say"]
+        facts = {name: message.get(name) for name in ("result", "error", "progress")}
+        self._ended(has.number, state, message["file_bytes"], int(is_refused), **facts)
 
     def _ended(self, number: int, state: str, file_bytes: int = 0, refused: int = 0, **facts: Json | None) -> None:
         """Record the end of a computation."""
@@ -422,6 +390,3 @@ def _order(row: sqlite3.Row, store: ServiceStore) -> Json:
         "graph": os.fspath(store.graph(row["number"])),
         "checkpoint": os.fspath(store.checkpoint(row["number"])),
     }
-
-
-__all__ = ["AT_ONCE", "InHand", "Supervisor"]
