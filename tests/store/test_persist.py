@@ -36,6 +36,7 @@ from tests.constants import constants
 from tests.tasks import large_array, linger
 
 Get = Callable[..., Any]
+pytestmark = pytest.mark.usefixtures("by_value")
 MIB = 1 << 20
 
 
