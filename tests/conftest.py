@@ -20,6 +20,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import dask
 import hypothesis
 import numpy as np
@@ -113,10 +114,12 @@ class SharedAgent:
         return self.agent.engine
 
 
-@pytest.fixture(scope="module")
-def cluster(private_tmp: Path) -> Iterator[Any]:
-    """Two agents with a worker process each, for the tests of a module."""
-    with cluster_of_agents(2) as cluster:
+@contextlib.contextmanager
+def shared_cluster() -> Iterator[Any]:
+    """Run two agents with a worker process each that several tests use, and that each has to leave empty."""
+    with dask.config.set({"dask-mars.idle-timeout": None}):
+        cluster = cluster_of_agents(2)
+    with cluster:
         # So that work stays where it was assigned.
         cluster.sync(cluster.scheduler.extensions["stealing"].stop)
         shared = [SharedAgent(agent) for agent in cluster.workers.values()]
@@ -125,6 +128,13 @@ def cluster(private_tmp: Path) -> Iterator[Any]:
         yield cluster
         for agent in shared:
             _shared.remove(agent)
+
+
+@pytest.fixture(scope="module")
+def cluster(private_tmp: Path) -> Iterator[Any]:
+    """Two agents with a worker process each, for the tests of a module."""
+    with shared_cluster() as cluster:
+        yield cluster
 
 
 #: What a worker takes that has nothing to do, in bytes.
@@ -210,6 +220,14 @@ def runtime(private_tmp: Path) -> Iterator[Runtime]:
 def get(runtime: Runtime) -> Callable[..., Any]:
     """A scheduler for `compute(scheduler=get)`."""
     return runtime.get
+
+
+@pytest.fixture(scope="module")
+def by_value(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Send functions of a module by value, so that worker processes need not import it and all that it imports."""
+    cloudpickle.register_pickle_by_value(request.module)
+    yield
+    cloudpickle.unregister_pickle_by_value(request.module)
 
 
 @pytest.fixture(scope="session")

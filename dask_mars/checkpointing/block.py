@@ -17,19 +17,14 @@ from dask_mars.errors import CheckpointInUse
 
 
 class Block:
-    """A `with` block, or several open ones for one directory.
-
-    Attributes
-    ----------
-    is_closed : bool
-        Whether it has ended without an exception, so that its files are removed.
-    """
+    """A `with` block, or several open ones for one directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._lock = threading.Lock()
         self._finished: dict[str, ComputationDirectory] = {}
         self._depth = 0
+        #: Whether it has ended without an exception, so that its files are removed.
         self.is_closed = False
 
     def enter(self) -> None:
@@ -171,6 +166,3 @@ def checkpoint(
     45
     """
     return Checkpoint(directory, limit, cost_share, token)
-
-
-__all__ = ["Block", "Checkpoint", "checkpoint", "open_block"]

@@ -30,6 +30,3 @@ def main(directory: Path, ids: tuple[str, ...], remove_all: bool) -> None:
         click.echo(repr(checkpoints(directory) if ids else found))
     except CheckpointError as error:
         raise click.ClickException(str(error)) from None
-
-
-__all__ = ["main"]

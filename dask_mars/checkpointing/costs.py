@@ -28,13 +28,7 @@ _LARGE_FROM = 1 << 18
 
 
 class MeasuredCosts:
-    """Measured costs. One thread measures, others read.
-
-    Attributes
-    ----------
-    now : Costs
-        The current estimate.
-    """
+    """Measured costs. One thread measures, others read."""
 
     def __init__(self) -> None:
         self.now = ASSUMED
@@ -135,6 +129,3 @@ class Budget:
         with self._lock:
             if self._used_bytes is not None:
                 self._used_bytes -= size_bytes
-
-
-__all__ = ["Budget", "MeasuredCosts", "costs_of"]

@@ -291,6 +291,3 @@ def directory_of(named: str | os.PathLike[str]) -> Path:
 def name_of_file(prefix: str, chunk: int) -> str:
     """Return the file name for a chunk."""
     return f"{prefix}-{chunk}{_CHUNK}"
-
-
-__all__ = ["ComputationDirectory", "computations", "directory_of", "failed", "name_of_file", "named"]

@@ -26,25 +26,13 @@ _LOOK_S = 3600.0
 
 
 class Unused(NamedTuple):
-    """A checkpoint that no process uses.
-
-    Attributes
-    ----------
-    id : str
-        Name of its directory.
-    age_s : float
-        Time since its last use, in seconds.
-    size_bytes : int
-        Size on disk, in bytes.
-    can_be_found : bool
-        Whether another run may have the same keys.
-    is_empty : bool
-        Whether nothing is saved in it.
-    """
+    """A checkpoint that no process uses."""
 
     id: str
+    #: Time since its last use, in seconds.
     age_s: float
     size_bytes: int
+    #: Whether another run may have the same keys.
     can_be_found: bool
     is_empty: bool
 
@@ -112,6 +100,3 @@ def _forget_after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)
-
-
-__all__ = ["Unused", "expired", "tidy", "tidy_now_and_then"]

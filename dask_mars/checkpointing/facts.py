@@ -16,30 +16,19 @@ from dask_mars.worker.shuffle import map_bag, map_frame
 
 
 class Facts(NamedTuple):
-    """Facts about a graph's chunks.
+    """Facts about a graph's chunks."""
 
-    Attributes
-    ----------
-    exempt : bytearray
-        Chunks that are never saved: those that write to unverifiable targets, such as the memory of the user's
-        process, and their dependents.
-    forced : frozenset of int
-        Chunks that are saved at any cost: stores, whose results are small, and chunks that the user has annotated.
-    unrepeatable : frozenset of int
-        Chunks that must not start twice.
-    stores : dict
-        Regions that chunks write to verifiable targets.
-    taints : frozenset of int
-        The exempt chunks whose dependents are exempt too.
-    written : frozenset of Path or Remote
-        Targets of stores, as far as known.
-    """
-
+    #: Chunks that are never saved: those that write to unverifiable targets, such as the memory of the user's
+    #: process, and their dependents.
     exempt: bytearray
+    #: Chunks that are saved at any cost: stores, whose results are small, and chunks that the user has annotated.
     forced: frozenset[int]
     unrepeatable: frozenset[int]
+    #: Regions that chunks write to verifiable targets.
     stores: Mapping[int, list[StoredRegion]]
+    #: The exempt chunks whose dependents are exempt too.
     taints: frozenset[int]
+    #: Targets of stores, as far as known.
     written: frozenset[Location]
 
 
@@ -146,6 +135,3 @@ def begun_before(facts: Facts, keys: list[Key], begun: Collection[Key], saved: C
         if chunk not in saved and keys[chunk] in begun:
             return keys[chunk]
     return None
-
-
-__all__ = ["Facts", "begun_before", "facts_of"]

@@ -100,6 +100,3 @@ def _path(function: Any) -> str:
         inner = function.operand
         return _path(inner.functions[inner.steps[-1].function])
     return full_name(function)
-
-
-__all__ = ["form_of", "has_lasting_keys", "known_by"]

@@ -24,26 +24,16 @@ FileProof = tuple[str, int, int]
 
 
 class Saved(NamedTuple):
-    """Record of a saved chunk.
-
-    Attributes
-    ----------
-    key : Key
-        Dask's key.
-    form : str
-        Identifies the value besides the key; see `identity.form_of`.
-    risk_s : float
-        Work that it stands for, in seconds.
-    ref : ObjectRef
-        The value itself, or a reference to its file, by name.
-    proof : tuple of FileProof
-        Files that the chunk had written; they must be unchanged for the chunk to count as computed.
-    """
+    """Record of a saved chunk."""
 
     key: Key
+    #: Identifies the value besides the key; see `identity.form_of`.
     form: str
+    #: Work that it stands for, in seconds.
     risk_s: float
+    #: The value itself, or a reference to its file, by name.
     ref: ObjectRef
+    #: Files that the chunk had written; they must be unchanged for the chunk to count as computed.
     proof: tuple[FileProof, ...] = ()
 
 
@@ -138,6 +128,3 @@ class Journal:
 
 def _beginning(identity: str) -> bytes:
     return _MAGIC + identity.encode() + b"\n"
-
-
-__all__ = ["Begun", "FileProof", "Journal", "Record", "Saved", "decoded", "encoded", "read_journal"]

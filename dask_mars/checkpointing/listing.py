@@ -106,13 +106,7 @@ class SavedComputations(Sequence[SavedComputation]):
         return removed
 
     def rows(self, now_s: float) -> list[tuple[str, ...]]:
-        """Return the cells of a table.
-
-        Parameters
-        ----------
-        now_s : float
-            Current time, in seconds since 1970.
-        """
+        """Return the cells of a table."""
         return [
             (
                 each.id,
@@ -188,6 +182,3 @@ def checkpoints(directory: str | os.PathLike[str]) -> SavedComputations:
     no checkpoints in ...there-is-none
     """
     return SavedComputations(directory_of(directory))
-
-
-__all__ = ["SavedComputation", "SavedComputations", "checkpoints"]

@@ -20,14 +20,9 @@ _MEMORY_STORES = frozenset({"MemoryStore", "ManagedMemoryStore", "GpuMemoryStore
 
 
 class Remote(NamedTuple):
-    """A location that is not on a local disk, such as one in an object store or an archive.
+    """A location that is not on a local disk, such as one in an object store or an archive."""
 
-    Attributes
-    ----------
-    name : str
-        Its address without secrets, for messages.
-    """
-
+    #: Its address without secrets, for messages.
     name: str
 
 
@@ -90,6 +85,3 @@ def zarr_directory(array: Any) -> Path | None:
     location = zarr_location(array)
     is_in_file = type(getattr(array, "store", None)).__name__ in _FILE_STORES
     return location if isinstance(location, Path) and not is_in_file else None
-
-
-__all__ = ["Location", "Remote", "location_at", "location_named", "zarr_directory", "zarr_location"]

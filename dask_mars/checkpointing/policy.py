@@ -8,18 +8,9 @@ from typing import NamedTuple
 
 
 class Costs(NamedTuple):
-    """Costs of saving a chunk, in seconds.
+    """Costs of saving a chunk, in seconds."""
 
-    Attributes
-    ----------
-    record_s : float
-        For a value that is small enough for the journal.
-    file_s : float
-        For a file of any size.
-    byte_s : float
-        For each byte.
-    """
-
+    #: For a value that is small enough for the journal.
     record_s: float
     file_s: float
     byte_s: float
@@ -135,6 +126,3 @@ class SavingPolicy:
                             superseded.append(source)
                         stack.append(source)
         return superseded
-
-
-__all__ = ["ASSUMED", "Costs", "SavingPolicy"]

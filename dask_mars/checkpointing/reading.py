@@ -11,16 +11,9 @@ from dask_mars.store.spill_files import SpillFiles
 
 
 class SavedFile(NamedTuple):
-    """A saved value in a file.
+    """A saved value in a file."""
 
-    Attributes
-    ----------
-    key : str
-        Dask's key of the chunk, for messages.
-    ref : ObjectRef
-        Reference to the value on disk.
-    """
-
+    #: Dask's key of the chunk, for messages.
     key: str
     ref: ObjectRef
 
@@ -54,6 +47,3 @@ def is_whole(saved: SavedFile) -> bool:
     except Exception:
         return False
     return True
-
-
-__all__ = ["SavedFile", "is_whole", "read_saved"]

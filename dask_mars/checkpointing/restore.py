@@ -75,6 +75,3 @@ def _forget_those_left_out(graph: ChunkGraph) -> None:
     ):
         facts.pop(-1, None)
     graph.in_client.discard(-1)
-
-
-__all__ = ["needed", "restored"]

@@ -11,20 +11,19 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
 
 from dask_mars.checkpointing.costs import Budget, MeasuredCosts
-from dask_mars.checkpointing.directory import ComputationDirectory, failed, name_of_file, named
+from dask_mars.checkpointing.directory import ComputationDirectory, failed, named
 from dask_mars.checkpointing.facts import Facts
 from dask_mars.checkpointing.identity import form_of
-from dask_mars.checkpointing.journal import Begun, FileProof, Journal, Record, Saved
+from dask_mars.checkpointing.journal import Begun, FileProof, Saved
 from dask_mars.checkpointing.policy import SavingPolicy
+from dask_mars.checkpointing.writer import ChunkWriter
 from dask_mars.errors import SpillError
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.protocol.object_ref import (
-    SPILLED,
     ObjectRef,
     SpilledFile,
     is_map_output,
@@ -33,8 +32,6 @@ from dask_mars.protocol.object_ref import (
     size_of,
     spilled_file,
 )
-from dask_mars.store.codec import lz4_codec
-from dask_mars.store.spill_files import SpillFiles
 from dask_mars.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -89,33 +86,21 @@ class ChunkSaver:
     ) -> None:
         self._graph = graph
         self._facts = facts
-        self._directory = directory
-        self._budget = budget
+        self._writer = ChunkWriter(directory, budget, existing or {}, note)
         self._costs = costs
         self._inline_bytes = inline_bytes
         self._least_work_s = least_work_s
-        self._note = note
         self._policy = SavingPolicy(graph.inputs, graph.outputs, share, facts.exempt, facts.forced)
         self._policy.saved(existing or ())
+        #: Chunks that depend on what the user's process has computed.
         self._tainted: bytearray | None = None
-        self._has_new_taints = False
         self._hooks: _Hooks | None = None
         self._queue: SimpleQueue[list[_ToSave | _ToRemove] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._journal: Journal | None = None
-        self._journal_lock = threading.RLock()
-        #: None until the first write: few computations write, and the search for codecs takes a while.
-        self._files: SpillFiles | None = None
-        self._prefix = ""
         self._backlog_bytes = 0
-        #: Name and bytes of each chunk's file.
-        self._written_files = {
-            chunk: (Path(file.path).name, file.size_bytes) for chunk, file in (existing or {}).items()
-        }
         #: Prevents additions to the queue after its end.
         self._end_lock = threading.Lock()
         self._ending = threading.Event()
-        self._is_closed = False
         self._is_stopped = False
         self._has_failed = False
         self._is_over_limit = False
@@ -142,9 +127,9 @@ class ChunkSaver:
             records = [Begun(self._graph.keys[chunk]) for chunk in chunks if chunk in unrepeatable]
             if records:
                 try:
-                    self._append(records, lasting=True)
+                    self._writer.append(records, lasting=True)
                 except OSError as error:
-                    return failed(self._directory.path, error)
+                    return failed(self._writer.directory.path, error)
         return None
 
     def computed(self, chunks: Sequence[int], refs: Sequence[ObjectRef], durations_s: Sequence[float]) -> None:
@@ -157,8 +142,8 @@ class ChunkSaver:
             self._fail(error)
 
     def _computed(self, chunks: Sequence[int], refs: Sequence[ObjectRef], durations_s: Sequence[float]) -> None:
-        if self._has_new_taints:
-            self._spread(chunks)
+        if self._tainted is not None:
+            self._spread(chunks, self._tainted)
         policy = self._policy
 
         def size_at(position: int) -> int:
@@ -186,11 +171,9 @@ class ChunkSaver:
         if self._tainted is None:
             self._tainted = bytearray(len(self._graph))
         self._tainted[chunk] = self._facts.exempt[chunk] = 1
-        self._has_new_taints = True
 
-    def _spread(self, chunks: Sequence[int]) -> None:
-        tainted, exempt = self._tainted, self._facts.exempt
-        assert tainted is not None
+    def _spread(self, chunks: Sequence[int], tainted: bytearray) -> None:
+        exempt = self._facts.exempt
         for chunk in chunks:
             if any(tainted[source] for source in self._graph.inputs[chunk]):
                 tainted[chunk] = exempt[chunk] = 1
@@ -202,7 +185,7 @@ class ChunkSaver:
         batch: list[_ToSave | _ToRemove] = []
         for chunk, ref in chosen:
             size = size_of(ref)
-            if self._has_failed or self._is_closed or is_spilled(ref) or is_map_output(ref):
+            if self._has_failed or self._ending.is_set() or is_spilled(ref) or is_map_output(ref):
                 policy.rejected(chunk)
                 continue
             if is_stored(ref):
@@ -219,14 +202,14 @@ class ChunkSaver:
 
     def _put(self, batch: list[_ToSave | _ToRemove]) -> None:
         with self._end_lock:
-            if not self._is_closed:
+            if not self._ending.is_set():
                 self._start()
                 self._queue.put(batch)
                 return
         self._on_written([item for item in batch if isinstance(item, _ToSave)], [])
 
     def _take(self, size_bytes: int) -> bool:
-        if self._budget.take(size_bytes):
+        if self._writer.budget.take(size_bytes):
             return True
         if not self._is_over_limit:
             self._is_over_limit = True
@@ -236,7 +219,7 @@ class ChunkSaver:
     def _warn(self, text: str) -> None:
         assert self._hooks is not None
         with contextlib.suppress(Exception):
-            self._hooks.warn(f"checkpoint in {self._directory.root}: {text}")
+            self._hooks.warn(f"checkpoint in {self._writer.directory.root}: {text}")
 
     def _on_written(self, saved: list[_ToSave], kept: list[_ToSave]) -> None:
         """Process finished writes, in the engine's thread."""
@@ -251,7 +234,7 @@ class ChunkSaver:
                 self._policy.rejected(item.chunk)
         superseded = self._policy.saved([item.chunk for item in kept])
         removable: list[_ToSave | _ToRemove] = [_ToRemove(chunk) for chunk in superseded]
-        if removable and not self._is_closed:
+        if removable and not self._ending.is_set():
             self._put(removable)
 
     # -- the end ------------------------------------------------------------------------------------------------
@@ -262,19 +245,16 @@ class ChunkSaver:
             self._is_stopped = True
         self._ending.set()
         with self._end_lock:
-            self._is_closed = True
             thread = self._thread
             if thread is not None:
                 self._queue.put(None)
         if thread is not None:
             thread.join(_END_S)
             if thread.is_alive():
-                logger.warning("a file of the checkpoint in %s is still being written", self._directory.root)
+                root = self._writer.directory.root
+                logger.warning("a file of the checkpoint in %s is still being written", root)
         self._is_stopped = True
-        with self._journal_lock:
-            journal, self._journal = self._journal, None
-            if journal is not None:
-                journal.close()
+        self._writer.close()
 
     # -- the writer's thread ------------------------------------------------------------------------------------
 
@@ -287,14 +267,14 @@ class ChunkSaver:
         if not self._costs.is_measured:
             # A directory that is not writable is found out early.
             with contextlib.suppress(OSError, SpillError):
-                self._note()
-                self._costs.measure(self._directory.path)
+                self._writer.note()
+                self._costs.measure(self._writer.directory.path)
         while (batch := self._gathered()) is not None:
             to_save = [item for item in batch if isinstance(item, _ToSave)]
             kept: list[_ToSave] = []
             try:
                 if not (self._has_failed or self._is_stopped):
-                    self._remove([item.chunk for item in batch if isinstance(item, _ToRemove)])
+                    self._writer.remove([item.chunk for item in batch if isinstance(item, _ToRemove)])
                     self._save(to_save, kept)
             except Exception as error:
                 self._fail(error)
@@ -332,6 +312,8 @@ class ChunkSaver:
         self._warn(f"it cannot be written ({reason}): what is computed from now on is not saved")
 
     def _save(self, items: list[_ToSave], kept: list[_ToSave]) -> None:
+        hooks = self._hooks
+        assert hooks is not None
         inline: list[tuple[_ToSave, Saved]] = []
         for item in items:
             if self._is_stopped:
@@ -341,16 +323,16 @@ class ChunkSaver:
                 continue
             if is_stored(item.ref):
                 started_s = time.perf_counter()
-                ref = self._written(item)
+                ref = self._writer.write(item.chunk, item.ref, hooks.store)
                 record = self._record(item, named(ref), proof)
-                self._append([record])
+                self._writer.append([record])
                 self._costs.learn(spilled_file(ref).size_bytes, time.perf_counter() - started_s)
                 kept.append(item)
             else:
                 inline.append((item, self._record(item, item.ref, proof)))
         if inline:
             started_s = time.perf_counter()
-            self._append([record for _, record in inline])
+            self._writer.append([record for _, record in inline])
             self._costs.learn_records(len(inline), time.perf_counter() - started_s)
             kept += [item for item, _ in inline]
 
@@ -363,40 +345,5 @@ class ChunkSaver:
             found += proof
         return tuple(found)
 
-    def _written(self, item: _ToSave) -> ObjectRef:
-        assert self._hooks is not None
-        self._opened()
-        if self._files is None:
-            self._files = SpillFiles(self._directory.path, lz4_codec())
-        ref = self._hooks.store.spill(item.ref, name_of_file(self._prefix, item.chunk), self._files)
-        file = spilled_file(ref)
-        self._written_files[item.chunk] = Path(file.path).name, file.size_bytes
-        self._budget.give_back(size_of(item.ref) - file.size_bytes)
-        # The reference must not contain the value's location in memory.
-        return (SPILLED, (), file, ref[3])
-
     def _record(self, item: _ToSave, ref: ObjectRef, proof: tuple[FileProof, ...]) -> Saved:
         return Saved(self._graph.keys[item.chunk], form_of(self._graph, item.chunk), item.risk_s, ref, proof)
-
-    def _append(self, records: Sequence[Record], lasting: bool = False) -> None:
-        with self._journal_lock:
-            self._opened().append(records, lasting)
-
-    def _opened(self) -> Journal:
-        with self._journal_lock:
-            if self._journal is None:
-                self._note()
-                self._journal = self._directory.journal()
-                self._prefix = Path(self._journal.path).stem
-            return self._journal
-
-    def _remove(self, chunks: Sequence[int]) -> None:
-        for chunk in chunks:
-            name, size_bytes = self._written_files.pop(chunk, (None, 0))
-            if name is not None:
-                with contextlib.suppress(OSError):
-                    (self._directory.path / name).unlink()
-                    self._budget.give_back(size_bytes)
-
-
-__all__ = ["BEGINNING_S", "ChunkSaver"]

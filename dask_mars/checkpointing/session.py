@@ -40,23 +40,14 @@ _SHOWN = 3
 
 
 class Restoration(NamedTuple):
-    """The saved part of a graph, and the rest.
+    """The saved part of a graph, and the rest."""
 
-    Attributes
-    ----------
-    graph : ChunkGraph
-        The chunks left to compute.
-    existing : dict
-        The files of its chunks that are read.
-    restored_s : float
-        Work that need not be done again, in seconds.
-    lost : list of str
-        Messages about saved chunks that are no longer valid.
-    """
-
+    #: The chunks left to compute.
     graph: ChunkGraph
     existing: dict[int, SpilledFile]
+    #: Work that need not be done again, in seconds.
     restored_s: float
+    #: Messages about saved chunks that are no longer valid.
     lost: list[str]
 
 
@@ -120,19 +111,7 @@ def is_worth_saving(settings: CheckpointSettings, graph: ChunkGraph) -> bool:
 
 
 class Session:
-    """A computation under a checkpoint.
-
-    Attributes
-    ----------
-    graph : ChunkGraph
-        The chunks left to compute.
-    saver : ChunkSaver
-        Saves computed chunks.
-    facts : Facts
-        Facts about `graph`.
-    settings : CheckpointSettings
-        As given.
-    """
+    """A computation under a checkpoint."""
 
     def __init__(self, settings: CheckpointSettings, graph: ChunkGraph) -> None:
         self.settings = settings
@@ -305,6 +284,3 @@ def _versions() -> dict[str, str]:
         "numpy": np.__version__,
         "python": platform.python_version(),
     }
-
-
-__all__ = ["Restoration", "Session", "is_proved", "is_worth_saving", "restore"]

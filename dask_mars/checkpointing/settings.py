@@ -13,35 +13,20 @@ from dask_mars.checkpointing.directory import directory_of
 
 
 class CheckpointSettings(NamedTuple):
-    """Settings for the checkpoint of a computation.
-
-    Attributes
-    ----------
-    directory : Path
-        The directory that the user has named.
-    limit_bytes : int or None
-        Limit for the directory; None for none.
-    share : float
-        Share of the time that saving may take.
-    age_s : float or None
-        Age at which unused checkpoints are removed, in seconds; None for never.
-    block : Block or None
-        The `with` block around the computation.
-    trusts_targets : bool
-        Whether unverifiable targets count as written.
-    spare_bytes : int
-        Bytes that must stay free on the disk.
-    token : str or None
-        The user's token, which changes with the content of sources that are not on local disks.
-    """
+    """Settings for the checkpoint of a computation."""
 
     directory: Path
+    #: Limit for the directory; None for none.
     limit_bytes: int | None = None
     share: float = 0.05
+    #: Age at which unused checkpoints are removed, in seconds; None for never.
     age_s: float | None = None
     block: Block | None = None
+    #: Whether unverifiable targets count as written.
     trusts_targets: bool = False
+    #: Bytes that must stay free on the disk.
     spare_bytes: int = 0
+    #: The user's token, which changes with the content of sources that are not on local disks.
     token: str | None = None
 
 
@@ -70,6 +55,3 @@ def parse_share(share: float) -> float:
             f"dask-mars.checkpoint.cost-share is a share of the time, such as 0.05, and not {share!r}"
         )
     return found
-
-
-__all__ = ["CheckpointSettings", "configured", "parse_share"]

@@ -62,18 +62,11 @@ def sources_of(graph: ChunkGraph) -> set[Location]:
 
 
 class _Search:
-    """Finds the sources that values name.
-
-    Attributes
-    ----------
-    found : set of Path or Remote
-        The sources.
-    plain : set
-        Types whose objects name no files.
-    """
+    """Finds the sources that values name."""
 
     def __init__(self) -> None:
         self.found: set[Location] = set()
+        #: Types whose objects name no files.
         self.plain: set[Any] = set(_PLAIN)
         self._seen: set[int] = set()
 
@@ -217,6 +210,3 @@ def fingerprint(path: Path) -> str | None:
 def changed(before: Mapping[str, str | None], now: Mapping[str, str | None]) -> list[str]:
     """Return the names of sources that differ from earlier fingerprints, or whose changes cannot be detected."""
     return sorted([name for name, known in now.items() if known is None or before.get(name) != known])
-
-
-__all__ = ["changed", "fingerprint", "fingerprints", "sources_of"]

@@ -86,15 +86,7 @@ def _outside(operand: Operand, slots: Sequence[int], inner: Subprogram, part: An
 
 
 class StoredRegion(NamedTuple):
-    """The part of a target that a chunk writes.
-
-    Attributes
-    ----------
-    target : object
-        The target, such as an array on disk.
-    index : tuple
-        The written slices.
-    """
+    """The part of a target that a chunk writes."""
 
     target: Any
     index: Any
@@ -182,6 +174,3 @@ def proof_of(path: str) -> FileProof:
     except OSError:
         return path, -1, 0
     return path, found.st_size, found.st_mtime_ns
-
-
-__all__ = ["StoredRegion", "proof_of", "regions", "store_calls", "target_slots"]

@@ -164,14 +164,3 @@ def wait_for_results(
             for agent, key in agents_with_files.items():
                 if agent not in there:
                     raise FilesLost(key)
-
-
-__all__ = [
-    "NoLongerNeeded",
-    "claim_once",
-    "hold_locks",
-    "register_once",
-    "unregister_once",
-    "wait_for_results",
-    "workers_of",
-]

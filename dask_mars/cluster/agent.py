@@ -412,6 +412,3 @@ class _WithPlainValues:
 
     def __call__(self, data: dict[Any, Any]) -> Any:
         return self._task({key: plain(value) for key, value in data.items()})
-
-
-__all__ = ["MarsWorker"]

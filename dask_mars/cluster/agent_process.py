@@ -19,6 +19,3 @@ def start_agent(*args: Any, **options: Any) -> MarsWorker:
     from dask_mars.cluster.agent import MarsWorker
 
     return MarsWorker(*args, **options)
-
-
-__all__ = ["start_agent"]

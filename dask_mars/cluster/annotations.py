@@ -24,21 +24,12 @@ _ANYWHERE = Restriction((), True, ())
 
 
 class _Placement(NamedTuple):
-    """The hosts of a task.
-
-    Attributes
-    ----------
-    hosts : sequence of int
-        Numbers of hosts.
-    others : bool
-        Whether other hosts may run it.
-    bound : bool
-        Whether this is final. Otherwise only the plan has chosen the host, and the scheduler's plugin may choose a
-        better one when hosts come or go.
-    """
+    """The hosts of a task."""
 
     hosts: Sequence[int]
     others: bool = True
+    #: Whether this is final. Otherwise only the plan has chosen the host, and the scheduler's plugin may choose a
+    #: better one when hosts come or go.
     bound: bool = True
 
 
@@ -150,6 +141,3 @@ def positions(subtasks: Sequence[Subtask], policy: str) -> Sequence[int]:
         found[number] = position
     graph.forget_policy()
     return found
-
-
-__all__ = ["TaskAnnotations", "positions"]

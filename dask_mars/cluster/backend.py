@@ -221,6 +221,3 @@ def close() -> None:
         for client in _clients.values():
             client.close()
         _clients.clear()
-
-
-__all__ = ["ClusterBackend", "close", "cluster_of", "connect", "current_cluster"]

@@ -24,68 +24,35 @@ DaskKey = Hashable
 
 @dataclass(slots=True)
 class SideEffects:
-    """Side effects of a computation that must not happen twice.
+    """Side effects of a computation that must not happen twice."""
 
-    Attributes
-    ----------
-    sent, begun_here : list of str
-        Keys of appending tasks that may have started on the cluster, and that have started in this process.
-    """
-
+    #: Keys of appending tasks that may have started on the cluster, and that have started in this process.
     sent: list[str] = field(default_factory=list)
     begun_here: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterComputation:
-    """A computation and its cluster, independent of the cut into subtasks.
-
-    Attributes
-    ----------
-    client : Client
-        A client connected to the cluster.
-    graph : ChunkGraph
-        The graph.
-    hosts : sequence of AgentInfo
-        The agents. Subtasks refer to them by index.
-    name : str
-        A unique name, also among other clients.
-    retries : int
-        Retries of a failed task, where the user has set no others.
-    threads : int
-        Most concurrent tasks in the user's process.
-    requirements : Requirements
-        Requirements of the graph's chunks.
-    shuffles : GraphShuffles
-        Shuffles of the graph.
-    user_futures : mapping
-        The user's own futures, by chunk.
-    record : Record
-        The record of the computation, which can cancel it.
-    effects : SideEffects
-        Records tasks that must not start again.
-    observer : Observer or None
-        Receives the progress of chunks; not together with `persist`.
-    saving : ClusterSaving or None
-        Decides what agents save.
-    persist : bool
-        Whether to leave outputs on the cluster, and to return their futures without waiting.
-    """
+    """A computation and its cluster, independent of the cut into subtasks."""
 
     client: Client
     graph: ChunkGraph
+    #: The agents. Subtasks refer to them by index.
     hosts: Sequence[AgentInfo]
+    #: A unique name, also among other clients.
     name: str
     retries: int
+    #: Most concurrent tasks in the user's process.
     threads: int
     requirements: Requirements
     shuffles: GraphShuffles
+    #: The user's own futures, by chunk.
     user_futures: Mapping[int, Future]
+    #: The record of the computation, which can cancel it.
     record: Record
     effects: SideEffects
+    #: Receives the progress of chunks; not together with `persist`.
     observer: Observer | None = None
     saving: ClusterSaving | None = None
+    #: Whether to leave outputs on the cluster, and to return their futures without waiting.
     persist: bool = False
-
-
-__all__ = ["ClusterComputation", "DaskKey", "SideEffects"]

@@ -54,17 +54,10 @@ class HostStatus(TypedDict):
 
 @dataclass(slots=True)
 class TrackedLayer:
-    """Progress of the subtasks whose results belong to one layer.
-
-    Attributes
-    ----------
-    counts : Counter
-        Chunks by the states of their subtasks.
-    seconds : float
-        Time that agents have computed them.
-    """
+    """Progress of the subtasks whose results belong to one layer."""
 
     counts: Counter[str] = field(default_factory=Counter)
+    #: Time that agents have computed them.
     seconds: float = 0.0
 
 
@@ -295,11 +288,7 @@ def _is_of(task: Any, name: str) -> bool:
 
 
 def _error(exception: str, traceback: str) -> tuple[str, str, str]:
-    """Return type, message and traceback of an error that workers have sent as text.
-
-    >>> _error("ValueError('no')", "")
-    ('ValueError', "'no'", '')
-    """
+    """Return type, message and traceback of an error that workers have sent as text."""
     kind, _, message = exception.partition("(")
     return kind, message.removesuffix(")"), traceback
 
@@ -334,6 +323,3 @@ def _computation(
             for address, counted in sorted(hosts.items())
         },
     )
-
-
-__all__ = ["STATES", "ComputationStatus", "Dashboard", "HostStatus", "TrackedComputation"]

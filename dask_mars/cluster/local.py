@@ -74,6 +74,3 @@ class LocalMarsCluster(LocalCluster):  # type: ignore[misc]
         if agent.is_removed and self.status is Status.running and self.workers.get(agent.name) is agent:
             del self.workers[agent.name]
             await self._correct_state()
-
-
-__all__ = ["LocalMarsCluster"]

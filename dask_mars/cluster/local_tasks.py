@@ -24,19 +24,7 @@ _WAIT_S = 0.2
 
 
 class LocalTasks:
-    """The values of chunks in the user's process, and access to those on the cluster.
-
-    Attributes
-    ----------
-    values : dict
-        Values of chunks that stay in this process.
-    result_of : dict
-        For each chunk in the result of a Dask task: the task's key, and the item; None if it is the whole result.
-    futures : dict
-        Futures that Dask must keep until the end, by task key.
-    agents_with_files : dict
-        Agents with files that results depend on, and for each a task that needs them, for the error message.
-    """
+    """The values of chunks in the user's process, and access to those on the cluster."""
 
     def __init__(self, computation: ClusterComputation, progress: ProgressReceiver | None = None) -> None:
         self._client = computation.client
@@ -45,9 +33,14 @@ class LocalTasks:
         self._retries = computation.retries
         self._progress = progress
         self._effects = computation.effects
+        #: Values of chunks that stay in this process.
         self.values: dict[int, Any] = {}
+        #: For each chunk in the result of a Dask task: the task's key, and the item; None if it is the whole
+        #: result.
         self.result_of: dict[int, tuple[DaskKey, int | None]] = {}
+        #: Futures that Dask must keep until the end, by task key.
         self.futures: dict[DaskKey, Future] = {}
+        #: Agents with files that results depend on, and for each a task that needs them, for the error message.
         self.agents_with_files: dict[str, str] = {}
         #: The user's own futures.
         self._user_futures: dict[DaskKey, Future] = {}
@@ -198,6 +191,3 @@ class LocalTasks:
 
 def _given(call: Call) -> Call:
     return call
-
-
-__all__ = ["LocalTasks"]

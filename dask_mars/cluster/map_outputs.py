@@ -23,20 +23,12 @@ _REDUCES: dict[Callable[..., Any], int] = {reduce_bag: 1, reduce_frame: 0}
 
 @dataclass(slots=True)
 class Selections:
-    """The reducers of a graph and their selections.
-
-    Attributes
-    ----------
-    host_of : dict
-        Host of each reducer.
-    inputs : dict
-        Map outputs that each reducer reads, as if all were on its host.
-    chunks : dict
-        The selection for each map output and host.
-    """
+    """The reducers of a graph and their selections."""
 
     host_of: dict[int, int] = field(default_factory=dict)
+    #: Map outputs that each reducer reads, as if all were on its host.
     inputs: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    #: The selection for each map output and host.
     chunks: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def route(self, graph: ChunkGraph, placed: list[int]) -> None:
@@ -61,14 +53,7 @@ def with_selections(
 ) -> tuple[ChunkGraph, Selections, Sequence[int]]:
     """Add a selection for each map output and each host with reducers of it.
 
-    Returns
-    -------
-    ChunkGraph
-        The new graph, which reads no selection before `Selections.route`.
-    Selections
-        The added selections.
-    sequence of int
-        New number of each chunk.
+    The new graph reads no selection before `Selections.route`. Also return the new number of each chunk.
     """
     reads = _reads_of_reducers(graph, fixed)
     if len(slots) < 2 or not reads:
@@ -142,10 +127,7 @@ def _rebuilt(
 ) -> tuple[ChunkGraph, list[int], dict[tuple[int, int], int]]:
     """Insert selections after their map outputs.
 
-    Returns
-    -------
-    ChunkGraph, list of int, dict
-        The graph, the new number of each chunk, and the selection for a map output and a host.
+    Also return the new number of each chunk, and the selection for a map output and a host.
     """
     selecting = len(graph.operands)
     operand = Operand("select", (select,), (Step(0, (0, 1), ()),), 1, 1)
@@ -170,6 +152,3 @@ def _rebuilt(
     found.ids = {key: new[chunk] for key, chunk in graph.ids.items()}
     found.take_over(graph, new)
     return found, new, chunks
-
-
-__all__ = ["Selections", "with_selections"]

@@ -10,5 +10,3 @@ IDENTITY = "dask-mars-id"
 CANCELLED_ON_PAGE = "cancelled on dask_mars's page"
 #: Longest time for a leaving host to hand its results to others, in seconds.
 LEAVE_S = 30.0
-
-__all__ = ["CANCELLED_ON_PAGE", "IDENTITY", "LEAVE_S", "MARK"]

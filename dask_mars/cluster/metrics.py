@@ -41,6 +41,3 @@ def measure(engine: Engine, subtasks: Mapping[Any, int | None], managed_bytes: i
             if number is not None
         ],
     }
-
-
-__all__ = ["MEMORY_LIMIT", "STORED", "STORE_LIMIT", "SUBTASKS", "measure"]

@@ -253,6 +253,3 @@ def _prefix(application: Any) -> str:
         if pattern.endswith("/health$"):
             return pattern.removesuffix("/health$")
     return ""
-
-
-__all__ = ["SchedulerMonitor", "install"]

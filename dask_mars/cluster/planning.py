@@ -27,26 +27,15 @@ from dask_mars.scheduler.events import GraphPlan
 
 @dataclass(frozen=True, slots=True)
 class AgentInfo:
-    """An agent, as Dask's scheduler knows it.
-
-    Attributes
-    ----------
-    address : str
-        Address of its worker.
-    slots : int
-        Concurrent subtasks.
-    name : str
-        The user's name for it, or its address.
-    resources : mapping
-        Amount of each resource.
-    id : str
-        Unique id: another agent may reuse the address.
-    """
+    """An agent, as Dask's scheduler knows it."""
 
     address: str
+    #: Concurrent subtasks.
     slots: int
+    #: The user's name for it, or its address.
     name: str
     resources: Mapping[str, float]
+    #: Unique id: another agent may reuse the address.
     id: str = ""
 
     def is_one_of(self, workers: Collection[str]) -> bool:
@@ -95,10 +84,7 @@ def find_replicas(
 ) -> dict[int, dict[int, int]]:
     """Return the hosts that hold futures.
 
-    Returns
-    -------
-    dict
-        For each chunk on a host: its bytes by host number in the list.
+    The result has, for each chunk on a host, its bytes by host number.
     """
     if not futures:
         return {}
@@ -115,17 +101,11 @@ def find_replicas(
 
 
 class Cut(NamedTuple):
-    """A graph that has been cut into subtasks.
+    """A graph that has been cut into subtasks."""
 
-    Attributes
-    ----------
-    subtasks : list of Subtask
-        Each comes after its inputs.
-    sizes : list of int
-        Estimated bytes of each chunk.
-    """
-
+    #: Each comes after its inputs.
     subtasks: list[Subtask]
+    #: Estimated bytes of each chunk.
     sizes: list[int]
 
 
@@ -167,10 +147,7 @@ def cut_for(
 def names_in_hashes(agents: Mapping[str, Any]) -> dict[str, str]:
     """Return the names of agents for hashing, which stay the same when an agent leaves and rejoins.
 
-    Returns
-    -------
-    dict
-        By address: the user's name or the host; the address where several agents share that.
+    A name is the user's, else the host, or the address where several agents share that.
     """
     names = {
         address: get_address_host(address) if name in (address, None) else str(name)
@@ -229,15 +206,3 @@ def allowed_by(restriction: Restriction, hosts: Sequence[AgentInfo]) -> list[int
     if not numbers and not restriction.loose:
         raise NoHostAllowed(restriction.workers, dict(restriction.resources), [host.name for host in hosts])
     return numbers or list(everywhere)
-
-
-__all__ = [
-    "AgentInfo",
-    "Cut",
-    "allowed_by",
-    "cut_for",
-    "find_agents",
-    "find_replicas",
-    "futures_of",
-    "names_in_hashes",
-]

@@ -11,6 +11,3 @@ def dask_setup(scheduler: Scheduler) -> None:
     """Install our plugins in a scheduler of Dask's."""
     scheduler_plugin.install(scheduler)
     monitor.install(scheduler)
-
-
-__all__ = ["dask_setup"]

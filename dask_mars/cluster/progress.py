@@ -37,11 +37,7 @@ Ranges = list[int]
 
 
 def ranges_of(numbers: Sequence[int]) -> Ranges:
-    """Return numbers as ranges.
-
-    >>> ranges_of([5, 1, 2, 3])
-    [1, 3, 5, 1]
-    """
+    """Return numbers as ranges."""
     ranges: Ranges = []
     for number in sorted(numbers):
         if ranges and ranges[-2] + ranges[-1] == number:
@@ -52,11 +48,7 @@ def ranges_of(numbers: Sequence[int]) -> Ranges:
 
 
 def numbers_in(ranges: Ranges) -> list[int]:
-    """Return the numbers in ranges.
-
-    >>> numbers_in([1, 3, 5, 1])
-    [1, 2, 3, 5]
-    """
+    """Return the numbers in ranges."""
     starts = zip(ranges[::2], ranges[1::2], strict=True)
     return [number for first, count in starts for number in range(first, first + count)]
 
@@ -303,6 +295,3 @@ async def _outcome(gathering: Coroutine[Any, Any, Any]) -> tuple[Any, BaseExcept
         return await gathering, None
     except BaseException as error:
         return None, error
-
-
-__all__ = ["ProgressReceiver", "ProgressSender", "SubtaskObserver", "numbers_in", "ranges_of"]

@@ -104,13 +104,7 @@ def _close_if_ours(client: Client) -> None:
 
 
 class SchedulerConnection:
-    """A client's connection, and whether it has broken since.
-
-    Attributes
-    ----------
-    address : str
-        Address of the scheduler.
-    """
+    """A client's connection, and whether it has broken since."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -288,13 +282,7 @@ class Reconnection:
         self._attempt: _Attempt | None = None
 
     def wait(self, record: Record) -> tuple[Client, list[AgentInfo]]:
-        """Wait for a scheduler with agents.
-
-        Returns
-        -------
-        Client, list of AgentInfo
-            A connected client, and its agents.
-        """
+        """Wait for a scheduler with agents."""
         waiting = _Waiting(record.source, self._in_words)
         record.run(waiting, waiting.stop)
         self._say(
@@ -403,13 +391,3 @@ class Reconnection:
             return []
         self._is_back = True
         return agents_among(told["workers"])
-
-
-__all__ = [
-    "Reconnection",
-    "SchedulerConnection",
-    "close_successors",
-    "is_of_lost_scheduler",
-    "may_come_back",
-    "refuse_lost",
-]

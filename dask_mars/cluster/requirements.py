@@ -15,23 +15,14 @@ from dask_mars.optimize.known import appends, makes_files
 
 @dataclass(slots=True)
 class Requirements:
-    """The requirements of a graph's chunks.
+    """The requirements of a graph's chunks."""
 
-    Attributes
-    ----------
-    locks : dict
-        Tokens of cluster-wide locks.
-    once : set of int
-        Chunks that must not start twice.
-    files : dict
-        Chunks that read or write files on one host: the chunk that creates the directory.
-    threads : set of int
-        Chunks that need a worker of Dask's around them, and so a thread of it.
-    """
-
+    #: Tokens of cluster-wide locks.
     locks: dict[int, frozenset[str]] = field(default_factory=dict)
     once: set[int] = field(default_factory=set)
+    #: Chunks that read or write files on one host: the chunk that creates the directory.
     files: dict[int, int] = field(default_factory=dict)
+    #: Chunks that need a worker of Dask's around them, and so a thread of it.
     threads: set[int] = field(default_factory=set)
 
     def chunks(self) -> set[int]:
@@ -112,6 +103,3 @@ class RequirementsFinder:
             return find_requirements(graph)
         # Merged chunks without requirements have none either.
         return self._found.renumbered({chunk: graph.ids[key] for chunk, key in self._keys.items()})
-
-
-__all__ = ["Requirements", "RequirementsFinder", "find_requirements"]

@@ -152,6 +152,3 @@ class ClusterRuntime(Observed):
             memory_in_words(self.memory(), "the stores have"),
         ]
         return runtime_as_html("dask_mars on a cluster", facts, self.records)
-
-
-__all__ = ["ClusterRuntime"]

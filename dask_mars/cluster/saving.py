@@ -28,38 +28,19 @@ from dask_mars.scheduler.events import CLIENT
 
 @dataclass(frozen=True, slots=True)
 class SaveOrder:
-    """An agent's instructions for saving the chunks of a subtask, with their numbers in the subtask.
-
-    Attributes
-    ----------
-    root : str
-        The directory that the user has named.
-    identity : str
-        Name of the computation.
-    share : float
-        Share of the time that saving may take.
-    limit_bytes : int or None
-        Limit for what this host writes for the computation; None for none.
-    spare_bytes : int
-        Bytes that must stay free on the disk.
-    trusts_targets : bool
-        As in `CheckpointSettings`.
-    exempt : frozenset of int
-        Chunks that must not be saved.
-    unrepeatable : frozenset of int
-        Chunks that must not start twice.
-    saves, joined_bytes : dict
-        As in a `ChunkGraph`.
-    """
+    """An agent's instructions for saving the chunks of a subtask, with their numbers in the subtask."""
 
     root: str
     identity: str
     share: float
+    #: Limit for what this host writes for the computation; None for none.
     limit_bytes: int | None
+    #: Bytes that must stay free on the disk.
     spare_bytes: int
     trusts_targets: bool
     exempt: frozenset[int]
     unrepeatable: frozenset[int]
+    #: As in a `ChunkGraph`.
     saves: Mapping[int, bool]
     joined_bytes: Mapping[int, int]
 
@@ -164,6 +145,3 @@ def unshared_with(client: Client, hosts: Sequence[AgentInfo], directory: Path) -
         token.unlink(missing_ok=True)
     # A lost agent sees no directory, but computes nothing either.
     return [host.name for host in hosts if seen.get(host.address, True) is False]
-
-
-__all__ = ["ClusterSaving", "SaveOrder", "saver_for", "unshared_with"]

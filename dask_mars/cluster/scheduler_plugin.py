@@ -31,26 +31,15 @@ LEAVING = frozenset({Status.closing_gracefully, Status.closing, Status.closed, S
 
 
 class SubtaskAnnotation(NamedTuple):
-    """The client's annotation of a subtask.
-
-    Attributes
-    ----------
-    computation : str
-        The computation it is part of.
-    subtask : int
-        Its number in the computation.
-    chunks : int
-        Number of chunks; 0 for a task that takes its result apart.
-    priority : tuple of float
-        The user's priority, negated, and the place in the graph's order: smaller comes first.
-    bound : bool
-        Whether the client has restricted its hosts, perhaps to all of them.
-    """
+    """The client's annotation of a subtask."""
 
     computation: str
     subtask: int
+    #: Number of chunks; 0 for a task that takes its result apart.
     chunks: int
+    #: The user's priority, negated, and the place in the graph's order: smaller comes first.
     priority: tuple[float, float]
+    #: Whether the client has restricted its hosts, perhaps to all of them.
     bound: bool
 
 
@@ -325,6 +314,3 @@ def install(scheduler: Scheduler) -> None:
     """Add the plugin to a scheduler, unless it is there already."""
     if Placement.name not in scheduler.plugins:
         scheduler.add_plugin(Placement(scheduler), name=Placement.name)
-
-
-__all__ = ["LEAVING", "Placement", "SubtaskAnnotation", "has_resources", "install"]

@@ -235,6 +235,3 @@ async def _wait_for(server: Any, leaving: asyncio.Event) -> None:
         # The agent has started, and perhaps computed something, before its nanny knew.
         server.close_gracefully()
     await server.finished()
-
-
-__all__ = ["AgentCannotStart", "serve"]

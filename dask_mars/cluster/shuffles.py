@@ -17,20 +17,13 @@ from dask_mars.graph.chunks import ChunkGraph
 
 @dataclass(slots=True)
 class GraphShuffles:
-    """The shuffles of a graph.
+    """The shuffles of a graph."""
 
-    Attributes
-    ----------
-    barriers : dict
-        The specification in each barrier's task, by the barrier's chunk.
-    barriers_of : dict
-        For each chunk that sends data to shuffles, the barriers that wait for it.
-    outputs : dict
-        For each barrier, the chunks with its shuffle's results, in the order of the graph.
-    """
-
+    #: The specification in each barrier's task, by the barrier's chunk.
     barriers: dict[int, Any] = field(default_factory=dict)
+    #: For each chunk that sends data to shuffles, the barriers that wait for it.
     barriers_of: dict[int, list[int]] = field(default_factory=dict)
+    #: For each barrier, the chunks with its shuffle's results, in the order of the graph.
     outputs: dict[int, list[int]] = field(default_factory=dict)
 
     def members(self) -> set[int]:
@@ -82,6 +75,3 @@ def _renamed(literal: Any, ids: dict[str, str]) -> Any:
 def barrier_task(spec: Any, function: Any, *arguments: Any) -> P2PBarrierTask:
     """Return a barrier task of a shuffle for Dask."""
     return P2PBarrierTask(barrier_key(spec.id), function, *arguments, spec=spec)
-
-
-__all__ = ["GraphShuffles", "barrier_task", "find_shuffles"]

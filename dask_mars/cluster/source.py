@@ -131,6 +131,3 @@ class ClusterSource:
 
     def _no_bytes(self) -> array[int]:
         return array("q", bytes(8 * len(self._graph)))
-
-
-__all__ = ["ClusterSource"]

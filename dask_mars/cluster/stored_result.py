@@ -22,13 +22,7 @@ from dask_mars.store.store import Store
 
 
 class StoredResult(Serialized):  # type: ignore[misc]
-    """Values, some of which are in an engine's store; outside the agent a plain list.
-
-    Attributes
-    ----------
-    items : tuple
-        As given.
-    """
+    """Values, some of which are in an engine's store; outside the agent a plain list."""
 
     def __init__(self, items: Sequence[Any], bare: bool = False) -> None:
         # The base constructor requires header and frames, which are created on demand.
@@ -183,6 +177,3 @@ def release_unread() -> None:
         engine = acquired.persisted.engine
         if not left and engine.alive:
             engine.release(acquired.ref)
-
-
-__all__ = ["StoredResult", "item_of", "plain", "release_unread"]

@@ -52,10 +52,7 @@ def run_on_cluster(
 ) -> dict[int, Any]:
     """Compute a chunk graph on a cluster.
 
-    Returns
-    -------
-    dict
-        Value of each output; its future if it is persisted, without a wait.
+    The result has the value of each output, or its future if it is persisted, without a wait.
     """
     graph, options = work.graph, work.request.options
     retries = int(config.get("retries") if options.retries is None else options.retries)
@@ -312,6 +309,3 @@ class _Submission:
                 if chunk in local_tasks.values and key in batch and not sent.issuperset(readers[chunk]):
                     requested[key] = None
         return list(requested)
-
-
-__all__ = ["run_on_cluster"]

@@ -51,74 +51,45 @@ class SubtaskGraph(ChunkGraph):
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """Conditions under which an agent may compute a subtask.
+    """Conditions under which an agent may compute a subtask."""
 
-    Attributes
-    ----------
-    locks : frozenset of str
-        Tokens of the locks to hold on all hosts.
-    once : str or None
-        Name of the scheduler's token, if it must not start twice.
-    required_agent : str or None
-        The only agent that may compute it, because it has the needed files.
-    in_thread : bool
-        Whether a thread of Dask's worker must compute it.
-    """
-
+    #: Tokens of the locks to hold on all hosts.
     locks: frozenset[str] = frozenset()
+    #: Name of the scheduler's token, if it must not start twice.
     once: str | None = None
+    #: The only agent that may compute it, because it has the needed files.
     required_agent: str | None = None
+    #: Whether a thread of Dask's worker must compute it.
     in_thread: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SubtaskSpec:
-    """A subtask for an agent. Chunks are renumbered, its inputs first.
-
-    Attributes
-    ----------
-    id : bytes
-        Id of the subtask.
-    keys : list
-        Keys of all chunks.
-    sources : list
-        For each input from another subtask: the number of the argument, and of the item in it; None for the whole
-        argument.
-    values : dict
-        Values of known inputs.
-    operands : list of bytes
-        Pickled operands.
-    operand_of, inputs, literals, sizes : list
-        Columns of the chunks that it computes; the sizes are declared ones.
-    output_groups : list of list of int
-        Its outputs, grouped by destination.
-    retries, priorities : dict
-        As in a `ChunkGraph`.
-    default_retries : int
-        Retries of all other chunks.
-    constraints : Constraints
-        Conditions for its computation.
-    saving : SaveOrder or None
-        Instructions for saving its chunks.
-    surroundings : bytes or None
-        Result of `Context.portable` in the submitting process.
-    """
+    """A subtask for an agent. Chunks are renumbered, its inputs first."""
 
     id: bytes
     keys: list[Key]
+    #: For each input from another subtask: the number of the argument, and of the item in it; None for the whole
+    #: argument.
     sources: list[tuple[int, int | None]]
+    #: Values of known inputs.
     values: dict[int, Any]
     operands: list[bytes]
+    #: Columns of the chunks that it computes; the sizes are declared ones.
     operand_of: list[int]
     inputs: list[tuple[int, ...]]
     literals: list[tuple[Any, ...]]
     sizes: list[int | None]
+    #: Its outputs, grouped by destination.
     output_groups: list[list[int]]
+    #: As in a `ChunkGraph`.
     retries: dict[int, int]
     priorities: dict[int, float]
+    #: Retries of all other chunks.
     default_retries: int
     constraints: Constraints = Constraints()
     saving: SaveOrder | None = None
+    #: Result of `Context.portable` in the submitting process.
     surroundings: bytes | None = None
 
     def graph(self, arguments: Sequence[Any]) -> SubtaskGraph:
@@ -297,6 +268,3 @@ def _is_picklable(value: Any) -> bool:
     except Exception:
         return False
     return True
-
-
-__all__ = ["Constraints", "Packer", "SubtaskGraph", "SubtaskSpec", "Unsendable", "admitted", "task_of_large"]

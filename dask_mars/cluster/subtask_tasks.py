@@ -29,19 +29,7 @@ _STAYING_GROUP_BYTES = 1 << 27
 
 
 class SubtaskTasks:
-    """Makes Dask's tasks of a computation's subtasks.
-
-    Attributes
-    ----------
-    readers : mapping
-        Numbers of the subtasks that read each chunk.
-    persisted_keys : dict
-        Key of the task for each requested chunk that stays on the cluster.
-    persisted_before : dict
-        Futures of requested chunks that the user has persisted before.
-    once : list of str
-        Names of subtasks that must start only once.
-    """
+    """Makes Dask's tasks of a computation's subtasks."""
 
     def __init__(self, computation: ClusterComputation, packer: Packer, cut: Cut, local_tasks: LocalTasks) -> None:
         client, graph = computation.client, computation.graph
@@ -51,18 +39,22 @@ class SubtaskTasks:
         self._local_tasks = local_tasks
         self._annotations = TaskAnnotations(computation, self._subtasks)
         self._requested = frozenset(graph.outputs)
+        #: Numbers of the subtasks that read each chunk.
         self.readers: dict[int, list[int]] = defaultdict(list)
         for number, subtask in enumerate(self._subtasks):
             for chunk in subtask.inputs:
                 self.readers[chunk].append(number)
         #: Keys of the tasks that compute subtasks; other tasks take their results apart.
         self._own_keys: dict[int, DaskKey] = {}
+        #: Key of the task for each requested chunk that stays on the cluster.
         self.persisted_keys: dict[int, DaskKey] = {}
+        #: Futures of requested chunks that the user has persisted before.
         self.persisted_before: dict[int, Future] = {}
         if computation.persist:
             named = {chunk: client.futures.get(graph.keys[chunk]) for chunk in graph.outputs}
             good = [chunk for chunk, state in named.items() if state and state.status in ("pending", "finished")]
             self.persisted_before = {chunk: Future(graph.keys[chunk], client) for chunk in good}
+        #: Names of subtasks that must start only once.
         self.once: list[str] = []
 
     def of(self, number: int, subtask: Subtask) -> dict[DaskKey, tuple[Task, int]]:
@@ -159,6 +151,3 @@ class SubtaskTasks:
             # Viewers of the cluster see the user's name for it.
             annotations[MARK] |= {"id": record.id, "title": record.name}
         return annotations
-
-
-__all__ = ["SubtaskTasks"]

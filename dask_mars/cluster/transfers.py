@@ -25,15 +25,10 @@ _LEAST_BYTES = 1 << 16
 
 
 class Transfers:
-    """Puts results of other hosts into the store of an agent.
-
-    Attributes
-    ----------
-    engine : Engine or None
-        The agent's engine. Without one values stay as they are.
-    """
+    """Puts results of other hosts into the store of an agent."""
 
     def __init__(self, data: MutableMapping[Any, Any]) -> None:
+        #: The agent's engine. Without one values stay as they are.
         self.engine: Engine | None = None
         self._data = data
         #: Results on their way into the store, by key and identity.
@@ -145,6 +140,3 @@ class BytesSemaphore:
         finally:
             self._taken_bytes -= size_bytes
             self._freed.set()
-
-
-__all__ = ["BytesSemaphore", "Transfers"]

@@ -20,16 +20,9 @@ def warn_of_other_versions(agents: Collection[str]) -> None:
 
 
 def other_versions(here: str, others: Collection[str]) -> str:
-    """Return the message about different versions, with advice.
-
-    >>> other_versions("this agent", {"0.0.9"}).partition(",")[0]
-    'this agent has dask_mars 0.1.0'
-    """
+    """Return the message about different versions, with advice."""
     return (
         f"{here} has dask_mars {__version__}, and agents of this cluster have {', '.join(sorted(others))}: "
         "they may not understand each other. Install the same version everywhere; "
         "client.get_versions(packages=['dask_mars']) shows who has which"
     )
-
-
-__all__ = ["other_versions", "warn_of_other_versions"]

@@ -118,6 +118,3 @@ class StoreAllocator(StoreReader):
         arena = self.arenas[number]
         for offset, size_bytes in Allocator(arena.capacity_bytes, live).free_ranges():
             arena.give_back(offset, size_bytes)
-
-
-__all__ = ["StoreAllocator"]

@@ -14,16 +14,6 @@ class Allocator:
 
     It chooses the smallest free block that fits, and among equal ones the one freed last, whose pages are warm:
     touching a fresh page of shared memory costs several times the copy that fills it. Free neighbours merge.
-
-    Examples
-    --------
-    >>> allocator = Allocator(1 << 20)
-    >>> first, second = allocator.allocate(5000), allocator.allocate(100)
-    >>> (first, second)
-    (0, 8192)
-    >>> allocator.free(first)
-    >>> allocator.allocate(8192)
-    0
     """
 
     def __init__(self, capacity_bytes: int, live: Iterable[tuple[int, int]] = ()) -> None:

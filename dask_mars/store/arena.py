@@ -27,12 +27,7 @@ Bytes = npt.NDArray[np.uint8]
 def create(name: str, capacity_bytes: int) -> int:
     """Create an arena and return its file descriptor.
 
-    Parameters
-    ----------
-    name : str
-        Shown in /proc/<pid>/maps.
-    capacity_bytes : int
-        Most bytes that it can hold; the system allocates pages on first write.
+    The name is shown in /proc/<pid>/maps; the system allocates pages on first write.
     """
     try:
         descriptor = os.memfd_create(name, os.MFD_CLOEXEC)

@@ -24,19 +24,6 @@ def arena_capacity(memory_limit: int, num_workers: int, addresses: AddressSpace)
 
     Every process maps the arenas of all workers and of the client. All have the same size, because any worker may
     compute the largest result.
-
-    Raises
-    ------
-    AddressSpaceTooSmall
-        Arenas would hold neither a worker's share of the memory limit nor a chunk of the usual size.
-
-    Examples
-    --------
-    >>> plenty, little = AddressSpace(1 << 47, None), AddressSpace(8 << 30, 8 << 30)
-    >>> arena_capacity(16 << 30, 4, plenty) >> 20
-    16384
-    >>> arena_capacity(16 << 30, 4, little) >> 20
-    1226
     """
     free = addresses.free_bytes
     shared = free - min(memory_limit, free // _PRIVATE_SHARE)

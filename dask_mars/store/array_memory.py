@@ -67,6 +67,3 @@ def copy_as_it_lies(view: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     memory = raw(low, high - low, view).copy()
     position = int(view.__array_interface__["data"][0]) - low
     return np.ndarray(view.shape, view.dtype, buffer=memory, offset=position, strides=view.strides)
-
-
-__all__ = ["byte_bounds", "copy_as_it_lies", "is_users", "portable", "raw"]

@@ -18,20 +18,12 @@ _SAMPLE_BYTES = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """A compression method.
+    """A compression method."""
 
-    Attributes
-    ----------
-    name : str
-        Name in the reference to a file.
-    compress : callable
-        Compresses bytes.
-    decompress : callable
-        Decompresses bytes, given the size of the result.
-    """
-
+    #: Name in the reference to a file.
     name: str
     compress: Callable[[memoryview], bytes]
+    #: Decompresses bytes, given the size of the result.
     decompress: Callable[[memoryview, int], bytes]
 
 

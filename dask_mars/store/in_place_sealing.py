@@ -47,14 +47,7 @@ def has_object_quotas(threshold_bytes: int | None) -> bool:
 def make_heap(arena: Arena, live: Collection[tuple[int, int]], threshold_bytes: int | None) -> Heap | None:
     """Build this thread's arrays in an arena, and return the arena's heap.
 
-    Parameters
-    ----------
-    arena : Arena
-        The process's own arena.
-    live : collection of (int, int)
-        Offset and size of blocks in use.
-    threshold_bytes : int or None
-        Smaller arrays get private memory; with None all do.
+    Arrays smaller than the threshold get private memory; without a threshold all do.
     """
     if threshold_bytes is None:
         return None
@@ -73,18 +66,7 @@ def make_heap(arena: Arena, live: Collection[tuple[int, int]], threshold_bytes: 
 def limit_memory(heap: Heap, threshold_bytes: int, page: memoryview, wake: int, signal_number: int) -> Quota:
     """Make arrays, and Python objects where possible, wait for the engine when their memory exceeds the quota.
 
-    Parameters
-    ----------
-    heap : Heap
-        A result of `make_heap`.
-    threshold_bytes : int
-        As for `make_heap`.
-    page : memoryview
-        This process's part of the control page, with its quota.
-    wake : int
-        Descriptor that wakes the engine, the parent of this process.
-    signal_number : int
-        Signal that is raised when small objects have exceeded the quota.
+    The signal is raised when small objects have exceeded the quota.
     """
     from dask_mars.store import _arena
 
@@ -135,15 +117,7 @@ class InPlaceSealing:
     def finish(self) -> dict[int, tuple[int, int, int]]:
         """Copy blocks that something still refers to.
 
-        Returns
-        -------
-        dict
-            For each copied block: offset of the copy, its size, and the start of the copied part in the block.
-
-        Raises
-        ------
-        StoreFull
-            There is no room for a copy; the caller must free the sealed blocks.
+        The result has, for each copied block, offset and size of the copy, and the start of the copied part.
         """
         heap, arena = self._heap, self._arena
         moved: dict[int, tuple[int, int, int]] = {}

@@ -37,15 +37,7 @@ class PartsSource(Protocol):
 
 
 class MapOutput:
-    """The parts of several reducers.
-
-    Parameters
-    ----------
-    data : numpy.ndarray
-        All of its bytes, in the layout of `pack`.
-    source : PartsSource, optional
-        Reads the bytes instead, with checks of their checksums.
-    """
+    """The parts of several reducers."""
 
     __slots__ = ("_source", "_table", "data")
 
@@ -69,13 +61,7 @@ class MapOutput:
         return [int(reducer) for reducer in self._rows()[0]]
 
     def part(self, reducer: int) -> list[Any]:
-        """Return a reducer's part: a list of one value, or an empty one.
-
-        Raises
-        ------
-        SpilledValueLost
-            The file is gone or damaged.
-        """
+        """Return a reducer's part: a list of one value, or an empty one."""
         rows = self._rows()
         place = int(np.searchsorted(rows[0], reducer))
         if place == rows.shape[1] or rows[0, place] != reducer:
@@ -83,13 +69,7 @@ class MapOutput:
         return [_unpack_part(self._part_bytes(place))]
 
     def select(self, reducers: Collection[int]) -> MapOutput:
-        """Return a separate map output with the parts of some reducers.
-
-        Raises
-        ------
-        SpilledValueLost
-            The file is gone or damaged.
-        """
+        """Return a separate map output with the parts of some reducers."""
         wanted = set(reducers)
         places = [place for place, reducer in enumerate(self.reducers) if reducer in wanted]
         parts = [(self._rows()[0, place], self._part_bytes(place)) for place in places]
@@ -127,14 +107,7 @@ class MapOutput:
 def pack(parts: Iterable[tuple[int, Any]], count: int, expected_bytes: int = 0) -> MapOutput:
     """Return a map output.
 
-    Parameters
-    ----------
-    parts : iterable of (int, object)
-        Part of each reducer, by ascending number. Each value is pickled before the next one is taken.
-    count : int
-        Most parts.
-    expected_bytes : int, optional
-        Expected total size.
+    Each value is pickled before the next one is taken.
     """
     writer = _Writer(count, expected_bytes)
     for reducer, value in parts:
@@ -243,6 +216,3 @@ class _PartsInMemory:
 
     def reject(self, reason: str) -> Exception:
         return pickle.UnpicklingError(f"a map output is not what was written: {reason}")
-
-
-__all__ = ["MapOutput", "PartsSource", "pack", "with_checksums"]

@@ -53,24 +53,6 @@ class PersistedChunk:
     `dask.persist` puts such objects into the graphs of its collections. A later computation on the same engine
     reads the chunk in place. Elsewhere, in Dask's own schedulers and in pickles, it stands for a copy of its
     value. The chunk is freed with the last reference to the object.
-
-    Parameters
-    ----------
-    engine : ObjectOwner
-        The engine that keeps the chunk.
-    graph, chunk : int
-        The engine's numbers for it.
-    key : hashable
-        Dask's key of the chunk.
-    nbytes : int
-        Approximate size of its value, in bytes.
-
-    Attributes
-    ----------
-    key : hashable
-        Dask's key of the chunk.
-    nbytes : int
-        Approximate size of its value, in bytes.
     """
 
     __slots__ = ("__weakref__", "_number", "chunk", "engine", "graph", "key", "nbytes")
@@ -80,19 +62,14 @@ class PersistedChunk:
         self.graph = graph
         self.chunk = chunk
         self.key = key
+        #: Approximate size of its value, in bytes.
         self.nbytes = nbytes
         self._number = next(_numbers)
         global _exist
         _exist = True
 
     def result(self) -> Any:
-        """Return a writable copy of the value.
-
-        Raises
-        ------
-        PersistedLost
-            The engine has ended, or belongs to another process.
-        """
+        """Return a writable copy of the value."""
         with self.acquired() as (store, ref):
             return store.load_copy(ref)
 
@@ -119,15 +96,7 @@ class PersistedChunk:
         return self.engine.ref_of(self.graph, self.chunk)
 
     def attribute(self, name: str) -> Any:
-        """Return an attribute of the value; dtype and shape of an array without a copy of its elements.
-
-        Raises
-        ------
-        AttributeError
-            The value has no such attribute.
-        PersistedLost
-            As for `result`.
-        """
+        """Return an attribute of the value; dtype and shape of an array without a copy of its elements."""
         ref = self.ref
         known = None if ref is None else array_type(ref)
         if known is not None:
@@ -187,13 +156,7 @@ class _Persisted(GraphNode):  # type: ignore[misc]
         return self if key is None or key == self.key else type(self)(key, self.value)
 
     def result(self) -> Any:
-        """Return a writable copy of the value.
-
-        Raises
-        ------
-        PersistedLost
-            The engine has ended, or belongs to another process.
-        """
+        """Return a writable copy of the value."""
         return value_of(self.value)
 
     @property
@@ -266,13 +229,8 @@ class PersistedWeakRef(weakref.ref[PersistedChunk]):
 def weak_reference_to(persisted: PersistedChunk, when_gone: Callable[[Any], None]) -> PersistedWeakRef:
     """Call a function when the last reference to a persisted chunk is gone.
 
-    Parameters
-    ----------
-    persisted : PersistedChunk
-        The chunk.
-    when_gone : callable
-        Called with the returned reference, by any thread at any moment, even by one that holds a lock or is being
-        interrupted. So it must run no Python code; the `append` of a deque will do.
+    Any thread may call it at any moment, even one that holds a lock or is being interrupted: so it must run no
+    Python code. The `append` of a deque will do.
     """
     reference = PersistedWeakRef(persisted, when_gone)
     reference.graph, reference.chunk = persisted.graph, persisted.chunk
@@ -327,16 +285,3 @@ def holds_persisted(value: Any) -> bool:
 _CONTAINERS = frozenset({list, tuple, set, dict})
 #: Types that Dask searches for keys and tasks.
 _READ_BY_DASK = (str, tuple, list, set, frozenset, dict, GraphNode, TaskRef)
-
-__all__ = [
-    "ObjectOwner",
-    "PersistedChunk",
-    "PersistedData",
-    "PersistedNode",
-    "PersistedWeakRef",
-    "as_data",
-    "as_node",
-    "holds_persisted",
-    "value_of",
-    "weak_reference_to",
-]

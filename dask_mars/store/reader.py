@@ -46,13 +46,8 @@ class StoreReader:
     def load(self, ref: ObjectRef, owners: list[tuple[Block, Bytes]] | None = None) -> Any:
         """Read a value without copying from arenas.
 
-        Parameters
-        ----------
-        ref : ObjectRef
-            A result of `seal` in any process.
-        owners : list, optional
-            Receives a (block, array) pair for each block of the value. While anything that refers to the memory is
-            alive, the array has more references than this list's: see `still_used`.
+        `owners` receives a (block, array) pair for each block. While anything refers to the memory, the array has
+        more references than this list's: see `still_used`.
         """
         kind = ref[0]
         if kind < ARRAY:
@@ -193,6 +188,3 @@ def _owning(value: Any) -> Any:
     if type(value) is not np.ndarray or value.flags.owndata or not value.flags.writeable:
         return value
     return value.copy(order="K")
-
-
-__all__ = ["StoreReader", "inline_value", "read_back", "still_used"]

@@ -8,28 +8,12 @@ from dask_mars.protocol.object_ref import Block, ObjectRef, blocks_of, is_spille
 
 
 class ReferenceCounts:
-    """Counts references to the blocks of all arenas and to the files of spilled values.
-
-    Parameters
-    ----------
-    release : callable
-        Called with arena, offset and size of a block without references.
-    remove : callable
-        Called with the reference to a spilled value whose file has no references.
-
-    Attributes
-    ----------
-    counts : dict
-        Number of references and size of every block in use, by (arena, offset).
-    stored_bytes : int
-        Their total size.
-    file_bytes : int
-        Total size of the files.
-    """
+    """Counts references to the blocks of all arenas and to the files of spilled values."""
 
     def __init__(self, release: Callable[[int, int, int], None], remove: Callable[[ObjectRef], None]) -> None:
         self._release = release
         self._remove = remove
+        #: Number of references and size of every block in use, by (arena, offset).
         self.counts: dict[tuple[int, int], list[int]] = {}
         self.stored_bytes = 0
         self.file_bytes = 0

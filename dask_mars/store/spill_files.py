@@ -63,20 +63,8 @@ class SpillFiles:
     def write(self, name: str, buffers: Sequence[Any], in_parts: bool = False) -> SpilledFile:
         """Write buffers to a new file.
 
-        Parameters
-        ----------
-        name : str
-            Name of the file; an existing one is replaced when the new one is complete.
-        buffers : sequence of buffer
-            Contiguous in any order; written without a copy, unless they are compressed.
-        in_parts : bool, optional
-            The buffers are read in parts, by `open`, and have checksums of their own: they are not compressed, and
-            the file has no checksum.
-
-        Raises
-        ------
-        SpillDiskFull, SpillDiskFailed
-            No part of the file is left.
+        Buffers that are read in parts, by `open`, have checksums of their own, and are not compressed. After an
+        error no part of the file is left.
         """
         if not name or "/" in name or name.startswith("."):
             raise ValueError(f"not a name for a file: {name!r}")
@@ -95,15 +83,7 @@ class SpillFiles:
         return file
 
     def read(self, file: SpilledFile, into: Sequence[Any] | None = None) -> list[memoryview]:
-        """Read a file's buffers.
-
-        Raises
-        ------
-        SpilledValueLost
-            The file is gone or damaged. The given memory may have been written to.
-        SpillDiskFailed
-            The file cannot be read.
-        """
+        """Read a file's buffers."""
         views = _memory_for(file.parts) if into is None else [PickleBuffer(buffer).raw() for buffer in into]
         if tuple(map(len, views)) != file.parts or any(view.readonly for view in views):
             raise ValueError(f"memory to read into must be writable and have the sizes {file.parts}")
@@ -122,15 +102,7 @@ class SpillFiles:
         return views
 
     def open(self, file: SpilledFile) -> SpilledBytes:
-        """Return the bytes of a file that was written `in_parts`.
-
-        Raises
-        ------
-        SpilledValueLost
-            The file is gone, is another user's, or has another size.
-        SpillDiskFailed
-            The file cannot be opened.
-        """
+        """Return the bytes of a file that was written `in_parts`."""
         return SpilledBytes(file)
 
     def read_ahead(self, file: SpilledFile) -> None:
@@ -231,15 +203,7 @@ class SpilledBytes:
             os.close(self._descriptor)
 
     def read(self, start: int, stop: int) -> memoryview:
-        """Return a range of the bytes, in memory of their own.
-
-        Raises
-        ------
-        SpilledValueLost
-            The file ends before the range.
-        SpillDiskFailed
-            The range cannot be read.
-        """
+        """Return a range of the bytes, in memory of their own."""
         if stop > self._file.size_bytes:
             raise _lost(self._file, f"it says that it has {stop:,} bytes")
         view = data = memoryview(bytearray(stop - start))

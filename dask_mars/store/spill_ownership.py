@@ -27,26 +27,15 @@ _LOCAL_KINDS = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A process that owns files.
-
-    Attributes
-    ----------
-    host : str
-        Its host's name.
-    boot : str
-        One run of the host's kernel; "0" if unknown.
-    namespace : str
-        Scope of its id: containers number their processes separately.
-    pid : int
-        Its id.
-    start : int
-        Its start time in the kernel's ticks, to detect reused ids; 0 if unknown.
-    """
+    """A process that owns files."""
 
     host: str
+    #: One run of the host's kernel; "0" if unknown.
     boot: str
+    #: Scope of its id: containers number their processes separately.
     namespace: str
     pid: int
+    #: Its start time in the kernel's ticks, to detect reused ids; 0 if unknown.
     start: int
 
     @classmethod
@@ -98,18 +87,7 @@ def claim_directory(root: Path) -> Path:
 
 
 def make_private_directory(path: Path) -> Path:
-    """Create a directory that only this user can write to, and return it; it may exist already.
-
-    Parameters
-    ----------
-    path : Path
-        Path of the directory. Its name may be well known, and its parents may be shared with other users.
-
-    Raises
-    ------
-    PermissionError
-        The existing directory belongs to another user, or others may write to it.
-    """
+    """Create a directory that only this user can write to, and return it; it may exist already."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)

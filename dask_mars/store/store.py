@@ -59,23 +59,7 @@ class _OutOfBand:
 
 
 class Store(StoreAllocator):
-    """Seals and loads values for one process.
-
-    Parameters
-    ----------
-    arenas : list of Arena
-        All arenas of the engine, by number.
-    own : int
-        Number of this process's arena.
-    live : iterable of (int, int)
-        Blocks of the own arena in use, left by a dead process.
-    inline_bytes : int
-        Largest value that travels in a message, in bytes.
-    heap : Heap, optional
-        Allocates blocks of the own arena also for arrays, and knows `live`.
-    quota : Quota, optional
-        Quota of this process's memory growth while an operand runs.
-    """
+    """Seals and loads values for one process."""
 
     def __init__(
         self,
@@ -105,24 +89,8 @@ class Store(StoreAllocator):
     ) -> ObjectRef:
         """Make a value readable for every process.
 
-        Parameters
-        ----------
-        value : object
-            Anything that can be pickled.
-        inputs : iterable of Block
-            Blocks that the value may be a view of.
-        freeze : bool, optional
-            Whether the value is the user's own, so that even small arrays are loaded read-only.
-        in_place : bool, optional
-            Leave arrays built in the own arena in place. The caller drops its references to the value and then
-            calls `finish`.
-
-        Raises
-        ------
-        StoreFull
-            The arena has no free block that is large enough.
-        Exception
-            Any exception of pickling.
+        With `freeze` even small arrays are loaded read-only. With `in_place` arrays stay where they were built in
+        the own arena: the caller drops its references to the value, and calls `finish`.
         """
         kind = type(value)
         if kind in _SCALARS:
@@ -142,15 +110,7 @@ class Store(StoreAllocator):
         return self._seal_object(value, inputs, freeze, in_place)
 
     def seal_on_disk(self, value: Any, inputs: Collection[Block], name: str, files: SpillFiles) -> ObjectRef:
-        """Write a value without room in the own arena to a file that every process can read.
-
-        Raises
-        ------
-        SpillError
-            The disk is full or fails.
-        StoreFull
-            The system has no memory, or no addresses, for a copy.
-        """
+        """Write a value without room in the own arena to a file that every process can read."""
         if type(value) not in (np.ndarray, MapOutput) or (type(value) is np.ndarray and value.dtype.hasobject):
             return self._write_object(value, name, files)
         count = len(self.arenas)
@@ -168,12 +128,7 @@ class Store(StoreAllocator):
     def finish(self, ref: ObjectRef, inputs: Iterable[Block] = ()) -> ObjectRef:
         """Return the final reference to a value that was sealed with `in_place`, after the caller has dropped it.
 
-        Arrays that something still refers to, and could write to, are copied.
-
-        Raises
-        ------
-        StoreFull
-            There is no room for a copy; the blocks that `seal` has allocated are freed.
+        If there is no room for a copy, the blocks that `seal` has allocated are freed.
         """
         if self._in_place_sealing is None:
             return ref
@@ -342,13 +297,8 @@ class Store(StoreAllocator):
     def for_arena(self, buffer: pickle.PickleBuffer, inline_bytes: int) -> memoryview | None:
         """Return the bytes of a pickle's buffer that belong in an arena, None if they stay in the pickle.
 
-        Parameters
-        ----------
-        buffer : PickleBuffer
-            Of any layout.
-        inline_bytes : int
-            Largest buffer that stays in the pickle. Buffers that would be stored as values of their own never do:
-            memory in an arena identifies arrays of the user.
+        Buffers that would be stored as values of their own never stay in the pickle: memory in an arena identifies
+        arrays of the user.
         """
         try:
             raw = buffer.raw()
@@ -395,15 +345,7 @@ class Store(StoreAllocator):
     # -- spilled values ---------------------------------------------------------------------------------------
 
     def restore(self, ref: ObjectRef) -> ObjectRef:
-        """Read a value from a file into the own arena.
-
-        Raises
-        ------
-        StoreFull
-            The arena has no room for it.
-        SpillError
-            The file is gone or damaged, or cannot be read.
-        """
+        """Read a value from a file into the own arena."""
         blocks: list[Block] = []
         try:
             for size in spilled_file(ref).parts:
@@ -433,6 +375,3 @@ def bytes_to_store(value: Any) -> int:
         # The size of strings besides their addresses would take long to compute.
         return int(np.sum(value.memory_usage()))
     return int(value.nbytes) if library == "pyarrow" and hasattr(value, "nbytes") else 0
-
-
-__all__ = ["Store", "bytes_to_store"]

@@ -36,8 +36,10 @@ from dask_mars.engine.reservations import Reservation
 from dask_mars.optimize.convert import convert
 from dask_mars.scheduler.events import GraphPlan
 from dask_mars.store.persisted import PersistedChunk
-from tests.conftest import cluster_of_agents, eventually
+from tests.conftest import eventually
 from tests.tasks import die_first, fail_with, note, note_name, pid_of, wait_for
+
+pytestmark = pytest.mark.usefixtures("by_value")
 
 
 @pytest.fixture
@@ -181,19 +183,17 @@ def test_what_another_host_has_left_waits_there_for_room(client, agent, other):
     assert second.result() == [100_000]
 
 
-def test_what_is_on_disk_is_sent_in_turns(monkeypatch, private_tmp):
+def test_what_is_on_disk_is_sent_in_turns(client, agent, other, monkeypatch):
     shares = []
     acquire = BytesSemaphore.acquire
     monkeypatch.setattr(BytesSemaphore, "acquire", lambda self, size: shares.append(size) or acquire(self, size))
-    with cluster_of_agents(2) as cluster, Client(cluster, set_as_default=False) as client:
-        agent, other = cluster.workers.values()
-        first = submit(client, agent, piece_of({"x": (large,)}, "x"), key="first")
-        assert eventually(first.done, 10)
-        with all_of_the_store(agent):
-            assert agent.data["first"].on_disk_bytes == 800_000
-            second = submit(client, other, piece_of({"y": (np.sum, "x")}, "y", reads=("x",)), first, key="second")
-            assert second.result() == [100_000]
-        assert 800_000 in shares
+    first = submit(client, agent, piece_of({"x": (large,)}, "x"), key="first")
+    assert eventually(first.done, 10)
+    with all_of_the_store(agent):
+        assert agent.data["first"].on_disk_bytes == 800_000
+        second = submit(client, other, piece_of({"y": (np.sum, "x")}, "y", reads=("x",)), first, key="second")
+        assert second.result() == [100_000]
+    assert 800_000 in shares
 
 
 def test_single_values_are_put_into_the_store_too(client, agent):
@@ -215,7 +215,7 @@ def test_frames_are_the_shared_memory(client, agent):
     # As long as somebody reads the frame it stays, whatever happens to the result.
     del stored, future
     assert eventually(lambda: not agent.data)
-    time.sleep(0.2)
+    time.sleep(0.1)
     assert agent.engine.inspection.state()["store"]["stored_bytes"] >= 800_000
     assert np.array_equal(np.frombuffer(frame), large())
 
@@ -286,55 +286,45 @@ def test_a_subtask_that_is_cancelled_before_it_begins_never_does(client, agent, 
     assert not (tmp_path / "begun").exists()
 
 
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)], Worker=MarsWorker)
-async def test_an_agent_that_is_closed_does_not_wait_for_its_subtasks(client, scheduler, agent, tmp_path):
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)], Worker=MarsWorker, timeout=120)
+async def test_whoever_closes_an_agent_waits_for_its_engine_and_not_for_its_subtasks(
+    client, scheduler, agent, tmp_path
+):
     future, has_begun = endless(client, agent, tmp_path)
-    await async_poll_for(has_begun, timeout=10)
-    engine = agent.engine
-    await agent.close()
-    assert not engine.alive
-    assert future.status == "pending"
-
-
-@gen_cluster(
-    client=True, nthreads=[("127.0.0.1", 1)], Worker=MarsWorker, config={"dask-mars.idle-timeout": "50 ms"}
-)
-async def test_results_outlive_the_worker_processes_of_an_agent(client, scheduler, agent):
-    first = submit(client, agent, piece_of({"x": (large,), "y": (pid_of,)}, "x", "y"), key="first")
-    await first
-    await async_poll_for(lambda: not agent.engine.worker_pids(), 20)
-    spec = piece_of({"z": (np.sum, "x"), "y": (pid_of,)}, "z", "y", reads=("x",))
-    total, pid = await submit(client, agent, spec, first)
-    assert total == 100_000
-    assert pid != (await first)[1]
-    assert (await agent.get_metrics())[STORED] >= 800_000
-
-
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)], Worker=MarsWorker)
-async def test_whoever_closes_an_agent_waits_for_the_end_of_its_engine(client, scheduler, agent):
+    await async_poll_for(has_begun, timeout=60)
     engine = agent.engine
     first = asyncio.create_task(agent.close())
     await agent.finished()
     await agent.close()
     assert not engine.alive
     await first
+    assert future.status == "pending"
 
 
 # -- with others ----------------------------------------------------------------------------------------------
 
 
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
-async def test_workers_of_dask_read_what_an_agent_has_left_and_compute_subtasks_if_they_must(
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)], config={"dask-mars.idle-timeout": "300 ms"}, timeout=120)
+async def test_results_outlive_the_processes_of_an_agent_and_workers_of_dask_read_and_compute_them(
     client, scheduler, plain
 ):
     async with MarsWorker(scheduler.address, nthreads=1) as agent:
-        first = submit(client, agent, piece_of({"x": (large,)}, "x"), key="first")
-        total = client.submit(lambda values: values[0].sum(), first, workers=[plain.address])
-        assert await total == 100_000
-        assert type(plain.data["first"]) is list
-        second = submit(client, plain, piece_of({"y": (np.sum, "x")}, "y", reads=("x",)), first)
+        first = submit(client, agent, piece_of({"x": (large,), "y": (pid_of,)}, "x", "y"), key="first")
+        await first
+        await async_poll_for(lambda: not agent.engine.worker_pids(), 60)
+        seen = client.submit(
+            lambda values: (type(values), values[0].sum()), first, workers=[plain.address], key="seen"
+        )
+        assert await seen == (list, 100_000)
+        second = submit(client, plain, piece_of({"y": (np.sum, "x")}, "y", reads=("x",)), first, key="second")
         assert await second == [100_000]
-        del first, second, total
+        spec = piece_of({"z": (np.sum, "x"), "y": (pid_of,)}, "z", "y", reads=("x",))
+        third = submit(client, agent, spec, first, key="third")
+        found, pid = await third
+        assert found == 100_000
+        assert pid != (await first)[1]
+        assert (await agent.get_metrics())[STORED] >= 800_000
+        del first, second, third, seen
 
 
 def test_tasks_of_others_get_plain_values(client, agent):

@@ -25,10 +25,10 @@ from distributed.utils_test import gen_cluster
 
 import dask_mars
 from dask_mars.cluster.admission import NoLongerNeeded, claim_once, hold_locks, register_once, unregister_once
-from dask_mars.cluster.agent import MarsWorker
 from dask_mars.cluster.requirements import RequirementsFinder, find_requirements
 from dask_mars.errors import BegunBefore, FilesLost, LockLost
 from dask_mars.graph.chunks import ChunkGraph
+from dask_mars.optimize.known import APPENDING
 from dask_mars.optimize.passes import Limits
 from dask_mars.optimize.prepare import PrepareOptions, prepare
 from studies.graphs import handed_over
@@ -36,7 +36,7 @@ from tests.cluster.test_cluster import nothing_is_left, pids
 from tests.conftest import cluster_of_agents, eventually
 from tests.tasks import alone, die_first, fail_first, held_by, linger, note, note_name, notes, pid_of
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.usefixtures("by_value")
 Get = Callable[..., Any]
 
 
@@ -251,9 +251,8 @@ async def no_refresh(self: Any) -> None:
 @gen_cluster(
     client=True,
     nthreads=[("127.0.0.1", 1)] * 2,
-    Worker=MarsWorker,
     config={
-        "distributed.scheduler.locks.lease-timeout": "1s",
+        "distributed.scheduler.locks.lease-timeout": "0.5s",
         "distributed.scheduler.locks.lease-validation-interval": "0.1s",
     },
 )
@@ -338,43 +337,55 @@ def test_once_is_once(client, cluster):
         claim_once(agents[0], "second", "key")
 
 
-def lost_in_the_middle(tmp_path: Path, make: Callable[[], Any]) -> Any:
+def lost_in_the_middle(cluster: Any, folder: Path, make: Callable[[Path], Any]) -> Any:
     """Take away the agent that is in the middle of a task, and return the result or error of the computation."""
+    assert eventually(lambda: len(cluster.scheduler.workers) == len(cluster.workers) == 2)
+    folder.mkdir()
     results: list[Any] = []
-    with cluster_of_agents(2) as cluster, Client(cluster):
 
-        def compute() -> None:
-            try:
-                results.append(make().compute(scheduler=dask_mars.get))
-            except BaseException as error:
-                results.append(error)
+    def compute() -> None:
+        try:
+            results.append(make(folder).compute(scheduler=dask_mars.get))
+        except BaseException as error:
+            results.append(error)
 
-        thread = threading.Thread(target=compute)
-        thread.start()
-        assert eventually(lambda: notes(tmp_path / "begun"), 30)
-        pid = int(notes(tmp_path / "begun")[0])
-        (agent,) = [agent for agent in cluster.workers.values() if pid in agent.engine.worker_pids()]
-        cluster.sync(cluster.scheduler.remove_worker, agent.address, stimulus_id="test", close=False)
-        (tmp_path / "again").touch()
-        thread.join(60)
-        assert not thread.is_alive()
-        (tmp_path / "end").touch()
+    thread = threading.Thread(target=compute)
+    thread.start()
+    assert eventually(lambda: notes(folder / "begun"), 30)
+    pid = int(notes(folder / "begun")[0])
+    (agent,) = [agent for agent in cluster.workers.values() if pid in agent.engine.worker_pids()]
+    cluster.sync(cluster.scheduler.remove_worker, agent.address, stimulus_id="test", close=False)
+    (folder / "again").touch()
+    thread.join(60)
+    assert not thread.is_alive()
+    (folder / "end").touch()
+    assert eventually(lambda: agent not in cluster.workers.values())
     return results[0]
 
 
-@pytest.mark.usefixtures("through_files")
-def test_an_agent_that_is_lost_while_it_appends_fails_the_computation(tmp_path):
-    error = lost_in_the_middle(tmp_path, lambda: shuffled(tmp_path, linger, tmp_path / "end"))
-    assert isinstance(error, (BegunBefore, FilesLost))
-    assert len(notes(tmp_path / "begun")) == 1
+def append_and_linger(folder: Path) -> Any:
+    appended = dask.delayed(note_name)(folder / "table", "row")
+    return dask.delayed(linger)(folder / "begun", folder / "again", appended)
 
 
-def test_what_has_appended_is_not_made_again_when_its_result_is_lost(tmp_path, monkeypatch):
-    monkeypatch.setattr("dask_mars.optimize.known.APPENDING", frozenset({"tests.tasks.note_name"}))
-    appended = dask.delayed(note_name)(tmp_path / "table", "row")
-    task = dask.delayed(linger)(tmp_path / "begun", tmp_path / "again", appended)
-    assert isinstance(lost_in_the_middle(tmp_path, lambda: task), BegunBefore)
-    assert notes(tmp_path / "table") == ["row"]
+def test_agents_that_are_lost_in_the_middle(tmp_path, monkeypatch):
+    monkeypatch.setattr("dask_mars.optimize.known.APPENDING", APPENDING | {"tests.tasks.note_name"})
+    with cluster_of_agents(2) as cluster, Client(cluster):
+        # What has appended is not begun again, nor made again when its result is lost.
+        # Whoever says how to compress them wants files.
+        with dask.config.set({"dataframe.shuffle.compression": "BZ2"}):
+            error = lost_in_the_middle(
+                cluster, tmp_path / "appending", lambda folder: shuffled(folder, linger, folder / "end")
+            )
+        assert isinstance(error, (BegunBefore, FilesLost))
+        assert len(notes(tmp_path / "appending" / "begun")) == 1
+        assert isinstance(lost_in_the_middle(cluster, tmp_path / "appended", append_and_linger), BegunBefore)
+        assert notes(tmp_path / "appended" / "table") == ["row"]
+        # A shuffle through the store survives it.
+        groups = lost_in_the_middle(
+            cluster, tmp_path / "stored", lambda folder: shuffled(folder, linger, folder / "again")
+        )
+        assert {key: sorted(items) for key, items in groups} == {0: [0, 2, 4, 6], 1: [1, 3, 5, 7]}
 
 
 @pytest.mark.usefixtures("through_files")
@@ -395,7 +406,7 @@ def through_store(cluster: Any) -> Iterator[Callable[..., Any]]:
     assert eventually(lambda: nothing_is_left(cluster), 5)
 
 
-@pytest.mark.parametrize("name", ["merge", "set_index", "twice", "fewer"])
+@pytest.mark.parametrize("name", ["merge", "set_index", "fewer"])
 def test_shuffles_through_the_store(through_store, name):
     same_frames(through_store(shuffles("disk")[name]), shuffles_by_tasks(name))
 
@@ -427,16 +438,6 @@ def moved_bytes(cluster: Any) -> int:
     return sum([entry["total"] for agent in cluster.workers.values() for entry in agent.transfer_incoming_log])
 
 
-def test_a_shuffle_through_the_store_survives_the_loss_of_an_agent(tmp_path):
-    def slow(part: pd.DataFrame) -> pd.DataFrame:
-        linger(tmp_path / "begun", tmp_path / "again", 0)
-        return part
-
-    with dask.config.set({"dataframe.shuffle.method": "disk"}):
-        made = frame().map_partitions(slow, meta=frame()._meta).shuffle("a").b.sum()
-        assert lost_in_the_middle(tmp_path, lambda: made) == 7140
-
-
 def test_a_shuffle_of_which_a_worker_process_dies(through_store, tmp_path):
     def grouper(item: int) -> int:
         if item == 5:
@@ -455,15 +456,13 @@ def shuffles(method: str) -> dict[str, Any]:
     other = dd.from_pandas(pd.DataFrame({"c": range(0, 14, 2), "d": range(7)}), npartitions=3)
     return {
         "merge": frame().merge(other, left_on="a", right_on="c", shuffle_method=method),
-        "apply": frame().groupby("a").apply(lambda group: group.b.sum(), meta=(None, "f8")),
         "set_index": frame().set_index("b"),
-        "twice": frame().shuffle("a").shuffle("k"),
+        "twice": frame().shuffle("a", npartitions=9).shuffle("k"),
         "fewer": frame().shuffle("a", npartitions=2),
-        "more": frame().shuffle("a", npartitions=9),
     }
 
 
-@pytest.mark.parametrize("name", ["merge", "apply", "twice", "more"])
+@pytest.mark.parametrize("name", ["merge", "twice"])
 def test_shuffles_between_workers(get, name):
     same_frames(shuffles("p2p")[name].compute(scheduler=get), shuffles_by_tasks(name))
 
@@ -486,15 +485,16 @@ def same_frames(ours: Any, theirs: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_shuffle_survives_the_loss_of_an_agent(tmp_path):
-    def slow(part: pd.DataFrame) -> pd.DataFrame:
-        linger(tmp_path / "begun", tmp_path / "again", 0)
-        return part
+def test_a_shuffle_between_workers_survives_the_loss_of_an_agent(tmp_path):
+    def make(folder: Path) -> Any:
+        def slow(part: pd.DataFrame) -> pd.DataFrame:
+            linger(folder / "begun", folder / "again", 0)
+            return part
 
-    def total() -> Any:
         return frame().map_partitions(slow, meta=frame()._meta).shuffle("a").b.sum()
 
-    assert lost_in_the_middle(tmp_path, total) == 7140
+    with cluster_of_agents(2) as cluster, Client(cluster):
+        assert lost_in_the_middle(cluster, tmp_path / "sent", make) == 7140
 
 
 def test_equal_shuffles_at_the_same_time(get):

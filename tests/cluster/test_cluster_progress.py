@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import doctest
 import io
 import json
 import operator
@@ -17,7 +16,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -32,7 +30,6 @@ from tornado.httpclient import AsyncHTTPClient
 import dask_mars
 from dask_mars.cluster import monitor, progress
 from dask_mars.cluster.dashboard import Dashboard
-from dask_mars.cluster.metrics import SUBTASKS
 from dask_mars.cluster.partition.subtasks import cut, place
 from dask_mars.cluster.progress import ProgressReceiver
 from dask_mars.diagnostics import Progress
@@ -42,9 +39,10 @@ from dask_mars.scheduler.events import GraphPlan
 from tests.cluster.test_cluster import nothing_is_left
 from tests.conftest import cluster_of_agents, eventually
 from tests.observe.test_diagnostics import Recorder
-from tests.tasks import fail_first, large_array, note, noted, notes, wait_for
+from tests.tasks import fail_first, note, noted, notes, wait_for
 
 Get = Callable[..., Any]
+pytestmark = pytest.mark.usefixtures("by_value")
 
 TOPIC = "dask-mars-progress"
 #: What takes longer hangs.
@@ -363,9 +361,8 @@ def test_nothing_grows_at_the_scheduler(get, client, cluster):
 
 
 def test_ranges():
-    results = doctest.testmod(progress)
-    assert results.attempted
-    assert not results.failed
+    assert progress.ranges_of([5, 1, 2, 3]) == [1, 3, 5, 1]
+    assert progress.numbers_in([1, 3, 5, 1]) == [1, 2, 3, 5]
 
 
 class Told:
@@ -413,9 +410,8 @@ def test_messages_out_of_order_and_repeated(in_order):
 
 
 @pytest.fixture
-def installed(cluster: Any) -> Iterator[Dashboard]:
-    yield monitor.install(cluster.scheduler)
-    cluster.scheduler.remove_plugin(Dashboard.name)
+def installed(cluster: Any) -> Dashboard:
+    return monitor.install(cluster.scheduler)
 
 
 def fetched(client: Client) -> Any:
@@ -497,33 +493,3 @@ def test_a_scheduler_without_pages():
     assert (one["chunks"], one["waiting"]) == (3, 3)
     installed.restart(scheduler)
     assert installed.computations() == []
-
-
-# -- what agents measure --------------------------------------------------------------------------------------
-
-
-def test_memory_in_the_dashboard(private_tmp):
-    with (
-        cluster_of_agents(store_limit="16 MiB") as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        (state,) = cluster.scheduler.workers.values()
-        with client.as_current():
-            arrays = [dask.delayed(large_array)(8, number) for number in range(6)]
-            kept = dask.persist(*arrays, scheduler=dask_mars.get)
-            wait(kept)
-        assert eventually(lambda: state.metrics["spilled_bytes"]["disk"] > 0, PATIENCE_S)
-        assert eventually(lambda: state.metrics["mars_stored_bytes"] >= 8 << 20, PATIENCE_S)
-        assert state.metrics["mars_store_limit_bytes"] <= 16 << 20
-        assert eventually(lambda: state.memory.spilled == state.metrics["spilled_bytes"]["disk"], PATIENCE_S)
-        assert state.memory.managed < 48 << 20
-        # Worker processes are part of it.
-        (pid,) = cluster.workers[0].engine.worker_pids()
-        assert (
-            state.metrics["memory"]
-            >= state.metrics["mars_stored_bytes"] + dask_mars.limits.estimate_memory([pid]) // 2
-        )
-        # As of the next heartbeat.
-        assert eventually(lambda: state.metrics[SUBTASKS] == (), PATIENCE_S)
-        del kept
-        assert eventually(lambda: state.metrics["spilled_bytes"]["disk"] == 0, PATIENCE_S)

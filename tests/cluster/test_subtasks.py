@@ -50,11 +50,33 @@ def cut_assigned(graph: GraphPlan, hosts: dict[int, int], **options: Any) -> lis
 
 
 @given(cases())
-def test_each_chunk_is_in_one_subtask_at_its_host(case):
+def test_subtasks_and_the_chunks_that_cross_their_borders(case):
     graph, placed, hosts = case
-    found = cut(graph, placed, hosts)
+    found = cut(graph, placed, hosts, task=5)
     assert sorted(chunk for subtask in found for chunk in subtask.chunks) == computed(graph)
     assert all(placed[chunk] == subtask.host for subtask in found for chunk in subtask.chunks)
+    sources = [{at for chunk in subtask.chunks for at in graph.inputs[chunk]} for subtask in found]
+    inputs = [read.difference(subtask.chunks) for read, subtask in zip(sources, found, strict=True)]
+    assert [subtask.inputs for subtask in found] == [tuple(sorted(read)) for read in inputs]
+    needed = set(graph.outputs).union(*inputs)
+    there = {chunk for chunk, operand in enumerate(graph.operand_of) if operand < 0}
+    stage_of: dict[int, int] = {}
+    for number, subtask in enumerate(found):
+        assert subtask.outputs == tuple([chunk for chunk in subtask.chunks if chunk in needed])
+        # Each comes after those whose outputs it reads, and on a later level.
+        assert there.issuperset(subtask.inputs)
+        there.update(subtask.outputs)
+        own = decode_subtask_id(subtask.id)
+        assert (own.graph, own.number) == (5, number)
+        assert all(stage_of.get(source, -1) < own.stage for source in subtask.inputs)
+        stage_of.update(dict.fromkeys(subtask.chunks, own.stage))
+    assert [*stage_of.values()] == sorted(stage_of.values())
+    # Equal graphs are cut alike.
+    assert cut(graph, list(placed), dict(reversed(hosts.items())), task=5) == found
+    share = sum(host >= 0 for host in placed) / (subtasks.SUBTASKS_PER_SLOT * sum(hosts.values()))
+    for subtask in cut(graph, placed, hosts, seconds=[1.0] * len(graph.inputs)):
+        if subtask.host != CLIENT and len(subtask.chunks) > 1:
+            assert len(subtask.chunks) <= share * (1 + 1e-6)
 
 
 @given(cases(), st.data())
@@ -74,59 +96,6 @@ def test_a_kind_is_cut_off_from_what_it_reads_and_from_what_reads_it():
     graph = plan((), (0,), (1,), (2,))
     found = cut(graph, [0] * 4, {0: 1}, seconds=[0.0] * 4, kinds={1: 1, 2: 1})
     assert [subtask.chunks for subtask in found] == [(0,), (1, 2), (3,)]
-
-
-@given(cases())
-def test_each_subtask_comes_after_all_that_it_needs(case):
-    graph, placed, hosts = case
-    there = {chunk for chunk, operand in enumerate(graph.operand_of) if operand < 0}
-    for subtask in cut(graph, placed, hosts):
-        assert there.issuperset(subtask.inputs)
-        there.update(subtask.outputs)
-
-
-@given(cases())
-def test_inputs_and_outputs_are_what_crosses_the_border(case):
-    graph, placed, hosts = case
-    found = cut(graph, placed, hosts)
-    read: set[int] = set()
-    for subtask in found:
-        own = set(subtask.chunks)
-        sources = {source for chunk in own for source in graph.inputs[chunk]} - own
-        assert subtask.inputs == tuple(sorted(sources))
-        read |= sources
-    for subtask in found:
-        assert subtask.outputs == tuple([chunk for chunk in subtask.chunks if chunk in read | set(graph.outputs)])
-
-
-@given(cases())
-def test_no_subtask_of_several_chunks_takes_more_than_its_share(case):
-    graph, placed, hosts = case
-    count = len(graph.inputs)
-    share = sum(host >= 0 for host in placed) / (subtasks.SUBTASKS_PER_SLOT * sum(hosts.values()))
-    for subtask in cut(graph, placed, hosts, seconds=[1.0] * count):
-        if subtask.host != CLIENT and len(subtask.chunks) > 1:
-            assert len(subtask.chunks) <= share * (1 + 1e-6)
-
-
-@given(cases())
-def test_equal_graphs_are_cut_alike(case):
-    graph, placed, hosts = case
-    again = dict(reversed(hosts.items()))
-    assert cut(graph, placed, hosts, task=7) == cut(graph, list(placed), again, task=7)
-
-
-@given(cases())
-def test_ids_say_which_computation_which_level_and_which_subtask(case):
-    graph, placed, hosts = case
-    found = cut(graph, placed, hosts, task=5)
-    ids = [decode_subtask_id(subtask.id) for subtask in found]
-    assert [own.number for own in ids] == list(range(len(found)))
-    assert all(own.graph == 5 for own in ids)
-    assert ids == sorted(ids)
-    stage_of = {chunk: own.stage for own, subtask in zip(ids, found, strict=True) for chunk in subtask.chunks}
-    for own, subtask in zip(ids, found, strict=True):
-        assert all(stage_of.get(source, -1) < own.stage for source in subtask.inputs)
 
 
 @given(cases())
@@ -159,7 +128,7 @@ def test_without_hosts_nothing_can_be_placed():
         place(plan(()), {}, ())
 
 
-@pytest.mark.parametrize("slots", [1, 2, 8])
+@pytest.mark.parametrize("slots", [1, 8])
 def test_a_tree_is_cut_into_a_few_subtrees_a_slot(slots):
     hosts = {0: slots, 1: slots}
     found = cut_assigned(tree(4096, 4), hosts)
@@ -198,8 +167,9 @@ def test_what_would_wait_for_itself_is_cut():
     ]
 
 
-def test_more_levels_than_an_id_can_say():
-    count = 70_000
+def test_more_levels_than_an_id_can_say(monkeypatch):
+    monkeypatch.setattr(subtasks, "STAGE_LIMIT", 100)
+    count = 150
     graph = plan((), *[(chunk,) for chunk in range(count - 1)])
     found = cut(graph, [chunk % 2 for chunk in range(count)], {0: 1, 1: 1})
     assert len(found) == len({subtask.id for subtask in found}) == count
@@ -235,11 +205,7 @@ def braid(count: int) -> GraphPlan:
     return plan(*sources)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [lambda count: tree(count, 2), braid, lambda count: plan(*[()] * count), lambda count: tree(count, 8)],
-    ids=["binary tree", "braid", "apart", "flat tree"],
-)
+@pytest.mark.parametrize("make", [lambda count: tree(count, 2), braid], ids=["binary tree", "braid"])
 def test_the_time_is_linear_in_the_graph(make):
     hosts = {0: 2, 1: 2, 2: 2}
 
@@ -247,4 +213,4 @@ def test_the_time_is_linear_in_the_graph(make):
         initial = assign(graph, hosts)
         return steps(lambda: cut(graph, place(graph, initial, hosts), hosts)) / len(graph.inputs)
 
-    assert work(make(4096)) < 1.25 * work(make(512))
+    assert work(make(1024)) < 1.25 * work(make(256))

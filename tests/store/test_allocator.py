@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import itertools
 import mmap
 import random
@@ -15,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dask_mars.store import allocator as module
 from dask_mars.store.allocator import PAGE_BYTES, Allocator
 
 try:
@@ -58,12 +56,6 @@ def gaps(used: dict[int, int], capacity_bytes: int) -> list[tuple[int, int]]:
             found.append((end, offset - end))
         end = offset + size
     return found
-
-
-def test_examples_in_the_documentation():
-    results = doctest.testmod(module)
-    assert results.attempted
-    assert not results.failed
 
 
 class Model(RuleBasedStateMachine):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import pickle
 
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 
 from dask_mars.errors import AddressSpaceTooSmall
 from dask_mars.limits import AddressSpace
-from dask_mars.store import arena_capacity as module
 from dask_mars.store.allocator import PAGE_BYTES
 from dask_mars.store.arena_capacity import LEAST_BYTES, MOST_BYTES, arena_capacity
 
@@ -82,33 +80,21 @@ def test_the_error_says_where_ulimit_sets_no_limit():
 # -- laws ---------------------------------------------------------------------------------------------------------
 
 
-@given(limits, workers, addresses)
-def test_all_arenas_fit_and_leave_something(memory, count, free):
+@given(limits, workers, addresses, st.integers(0, TIB))
+def test_laws(memory, count, free, more):
     found = capacity(memory, count, free)
     if found is not None:
+        # All arenas fit and leave something.
         assert (count + 1) * found + found // 200 + min(memory, free // 4) <= free
         assert found <= memory
-
-
-@given(limits, workers, addresses)
-def test_arenas_are_whole_pages_and_hold_a_share_or_a_chunk(memory, count, free):
-    found = capacity(memory, count, free)
-    if found is not None and found < memory:
-        assert found % PAGE_BYTES == 0
-        assert found > min(memory // count, LEAST_BYTES) - PAGE_BYTES
-
-
-@given(limits, workers, addresses, st.integers(0, TIB))
-def test_more_addresses_are_no_harm(memory, count, free, more):
-    assert (capacity(memory, count, free + more) or 0) >= (capacity(memory, count, free) or 0)
-
-
-@given(limits, workers, addresses)
-def test_more_workers_leave_no_more_for_each(memory, count, free):
-    more, fewer = capacity(memory, count + 1, free), capacity(memory, count, free)
-    # With more of them, the share that each has to have is less.
-    if more is not None and fewer is not None:
-        assert more <= fewer
+        if found < memory:
+            assert found % PAGE_BYTES == 0
+            assert found > min(memory // count, LEAST_BYTES) - PAGE_BYTES
+    assert (capacity(memory, count, free + more) or 0) >= (found or 0)
+    # With more workers, the share that each has to have is less.
+    with_more = capacity(memory, count + 1, free)
+    if with_more is not None and found is not None:
+        assert with_more <= found
 
 
 @given(limits, workers)
@@ -119,9 +105,3 @@ def test_the_addresses_that_the_error_asks_for_suffice(memory, count):
     assert capacity(memory, count, needed) is not None
     # And it asks for little more than that.
     assert capacity(memory, count, needed - needed // 50 - 4 * count - 8) is None
-
-
-def test_examples_in_the_documentation():
-    results = doctest.testmod(module)
-    assert results.attempted
-    assert not results.failed

@@ -661,18 +661,19 @@ def compiled(directory: Path, *flags: str) -> Path:
 @on_linux
 @pytest.mark.parametrize("flags", SANITIZERS.values(), ids=SANITIZERS)
 def test_stress_under_a_sanitizer(tmp_path, flags):
-    done = subprocess.run([compiled(tmp_path, *flags), "1500"], capture_output=True, text=True)
+    done = subprocess.run([compiled(tmp_path, *flags), "300"], capture_output=True, text=True)
     if "unexpected memory mapping" in done.stderr:
         pytest.skip("the sanitizer does not know this kernel's address space")
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @on_linux
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="needs valgrind")
 @pytest.mark.parametrize("tool", ["memcheck", "helgrind"])
 def test_stress_under_valgrind(tmp_path, tool):
     done = subprocess.run(
-        ["valgrind", "-q", f"--tool={tool}", "--error-exitcode=3", compiled(tmp_path), "150"],
+        ["valgrind", "-q", f"--tool={tool}", "--error-exitcode=3", compiled(tmp_path), "60"],
         capture_output=True,
         text=True,
     )

@@ -31,11 +31,12 @@ from dask_mars.observe.drawing.picture import KNOWN, make_picture
 from dask_mars.optimize.prepare import prepare
 from dask_mars.protocol.object_ref import SPILLED
 from dask_mars.store.persisted import PersistedChunk, value_of
-from tests.conftest import eventually
+from tests.conftest import eventually, shared, start_workers
 from tests.constants import constants
 from tests.tasks import large_array, linger
 
 Get = Callable[..., Any]
+pytestmark = pytest.mark.usefixtures("by_value")
 MIB = 1 << 20
 
 
@@ -128,13 +129,9 @@ def test_the_ways_to_ask_for_it(how, runtime, known):
     np.testing.assert_array_equal(persisted.compute(scheduler=runtime.get), known)
 
 
-def test_repr_says_what_and_where(runtime):
-    persisted = numbers().persist(scheduler=runtime.get)
-    assert repr(kept_by(persisted)[0]) == f"<Persisted {(persisted.name, 0, 0)!r} 80,000 bytes in shared memory>"
-
-
 def test_it_is_explained(runtime):
     persisted = numbers().persist(scheduler=runtime.get)
+    assert repr(kept_by(persisted)[0]) == f"<Persisted {(persisted.name, 0, 0)!r} 80,000 bytes in shared memory>"
     assert eventually(lambda: "16 chunks are persisted" in runtime.explain())
     assert "nothing is being computed" in runtime.explain()
     del persisted
@@ -267,24 +264,17 @@ USES: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("optimized", [True, False])
-@pytest.mark.parametrize("use", USES)
-def test_results_are_those_of_the_collection_itself(use, optimized, runtime, known):
-    result = USES[use](numbers().persist(scheduler=runtime.get))
-    np.testing.assert_allclose(result.compute(scheduler=runtime.get, optimize_graph=optimized), USES[use](known))
+def test_results_are_those_of_the_collection_itself(optimized, runtime, known):
+    persisted = numbers().persist(scheduler=runtime.get)
+    for use in USES.values():
+        result = use(persisted).compute(scheduler=runtime.get, optimize_graph=optimized)
+        np.testing.assert_allclose(result, use(known))
 
 
-@pytest.mark.parametrize("scheduler", ["threads", "sync"])
-def test_other_schedulers_read_copies(scheduler, runtime, known):
+def test_other_schedulers_read_copies(runtime, known):
     persisted = numbers().persist(scheduler=runtime.get)
     for use in (USES["slices"], USES["lambda"], USES["moments"]):
-        np.testing.assert_allclose(use(persisted).compute(scheduler=scheduler), use(known))
-
-
-def test_other_engines_read_copies(runtime, known):
-    persisted = numbers().persist(scheduler=runtime.get)
-    with Runtime(num_workers=1) as other:
-        np.testing.assert_array_equal((persisted + 1).compute(scheduler=other.get), known + 1)
-        assert is_empty(other)
+        np.testing.assert_allclose(use(persisted).compute(scheduler="threads"), use(known))
 
 
 def test_pickles_hold_the_values(runtime, known):
@@ -414,7 +404,7 @@ def test_interrupts_at_any_moment(runtime):
     # keep it with all of its frames.
     gc.disable()
     try:
-        for attempt in range(60):
+        for attempt in range(30):
             try:
                 # NumPy may be interrupted while it has changed how it treats errors.
                 with np.errstate():
@@ -441,8 +431,11 @@ def test_the_death_of_workers_takes_nothing_with_it(runtime, known):
     np.testing.assert_array_equal((persisted * 1).compute(scheduler=runtime.get), known)
 
 
-def test_a_closed_runtime_has_lost_them(runtime):
+def test_other_engines_read_copies_and_a_closed_runtime_has_lost_them(runtime, known):
     with Runtime(num_workers=1) as other:
+        persisted = numbers().persist(scheduler=runtime.get)
+        np.testing.assert_array_equal((persisted + 1).compute(scheduler=other.get), known + 1)
+        assert is_empty(other)
         persisted = numbers().persist(scheduler=other.get)
     (first, *_) = kept_by(persisted)
     assert repr(first).endswith("bytes lost>")
@@ -468,17 +461,6 @@ def test_a_forked_process_cannot_read_them(runtime):
             os._exit(status)
     assert os.waitpid(pid, 0)[1] == 0
     assert len(blocks(runtime)) == 16
-
-
-def test_the_interpreter_ends_without_a_word(scripts):
-    text = """
-import dask.array as da, dask_mars
-persisted = da.ones((400, 400), chunks=100).persist(scheduler=dask_mars.get)
-print(persisted.sum().compute(scheduler=dask_mars.get))
-da.kept = persisted
-"""
-    done = scripts.run(str(scripts.write("kept.py", text)))
-    assert (done.stdout, done.stderr, done.returncode) == ("160000.0\n", "", 0)
 
 
 def test_more_workers_do_not_cost_what_is_kept(monkeypatch):
@@ -695,44 +677,52 @@ def test_a_chunk_that_is_borrowed_may_go_to_disk_meanwhile(small):
     engine._loop.machine.validate()
 
 
-def test_kept_chunks_of_the_same_key_are_the_same_to_dask():
+@pytest.fixture(scope="module")
+def storing() -> Iterator[Runtime]:
+    """Yield a runtime that stores all values, however small."""
+    with constants(inline_bytes=0):
+        runtime = Runtime(num_workers=1)
+        with runtime:
+            start_workers(runtime)
+            with shared(runtime):
+                yield runtime
+
+
+def test_kept_chunks_of_the_same_key_are_the_same_to_dask(storing):
     pandas = pytest.importorskip("pandas")
     frames = pytest.importorskip("dask.dataframe")
-    with constants(inline_bytes=0), dask_mars.Runtime(num_workers=1) as runtime:
-        frame = frames.from_pandas(pandas.DataFrame({"a": range(6)}), npartitions=2) + 1
-        array = da.arange(6, chunks=3)
-        first, one = dask.persist(frame, array, scheduler=runtime.get)
-        second, other = dask.persist(frame, array + 1, scheduler=runtime.get, optimize_graph=False)
-        assert first._name == second._name
-        results = dask.compute(first, one, second, other, scheduler=runtime.get)
+    frame = frames.from_pandas(pandas.DataFrame({"a": range(6)}), npartitions=2) + 1
+    array = da.arange(6, chunks=3)
+    first, one = dask.persist(frame, array, scheduler=storing.get)
+    second, other = dask.persist(frame, array + 1, scheduler=storing.get, optimize_graph=False)
+    assert first._name == second._name
+    results = dask.compute(first, one, second, other, scheduler=storing.get)
     assert [type(result).__name__ for result in results] == ["DataFrame", "ndarray"] * 2
 
 
-@pytest.mark.parametrize("scheduler", ["threads", None])
-@pytest.mark.parametrize("inline_limit", [0, 10_000])
-def test_clones_have_other_keys(scheduler, inline_limit):
-    with constants(inline_bytes=inline_limit), Runtime(num_workers=1) as runtime:
-        get = scheduler or runtime.get
-        array = clone(da.arange(12, chunks=4).persist(scheduler=runtime.get))
+@pytest.mark.parametrize("inlines", [False, True])
+def test_clones_have_other_keys(storing, runtime, inlines):
+    ours = runtime.get if inlines else storing.get
+    array = clone(da.arange(12, chunks=4).persist(scheduler=ours))
+    bag = clone(db.range(6, 2).map(lambda number: [number]).persist(scheduler=ours))
+    # The optimiser of bags makes tasks anew before `from_delayed` optimises a second time.
+    kept = clone(db.range(6, 2).persist(scheduler=ours))
+    halves = db.from_delayed([kept.map(lambda number: 2 * number).to_delayed()[0]])
+    for get in (ours, "threads"):
         assert (array + 1).sum().compute(scheduler=get) == 78
         assert dask.optimize(array[2:3] + 1)[0].compute(scheduler=get) == [3]
-        bag = clone(db.range(6, 2).map(lambda number: [number]).persist(scheduler=runtime.get))
         assert bag.map(sum).compute(scheduler=get) == [*range(6)]
         assert bag.max().to_delayed().compute(scheduler=get) == [5]
-        # The optimiser of bags makes tasks anew before `from_delayed` optimises a second time.
-        kept = clone(db.range(6, 2).persist(scheduler=runtime.get))
-        halves = db.from_delayed([kept.map(lambda number: 2 * number).to_delayed()[0]])
         assert dask.compute(kept, halves, scheduler=get) == ([*range(6)], [0, 2, 4])
 
 
-def test_what_stands_for_a_kept_chunk_can_be_copied_renamed_and_pickled():
-    with constants(inline_bytes=0), Runtime(num_workers=1) as runtime:
-        kept = da.arange(4, chunks=4).persist(scheduler=runtime.get)
-        (node,) = kept.dask.values()
-        for same in (node.copy(), node.substitute({}, key=("other", 0)), pickle.loads(pickle.dumps(node))):
-            assert (same.block_fusion, same.dependencies, same.shape) == (True, frozenset(), (4,))
-            np.testing.assert_array_equal(same({}), np.arange(4))
-        assert node.substitute({}) is node
+def test_what_stands_for_a_kept_chunk_can_be_copied_renamed_and_pickled(storing):
+    kept = da.arange(4, chunks=4).persist(scheduler=storing.get)
+    (node,) = kept.dask.values()
+    for same in (node.copy(), node.substitute({}, key=("other", 0)), pickle.loads(pickle.dumps(node))):
+        assert (same.block_fusion, same.dependencies, same.shape) == (True, frozenset(), (4,))
+        np.testing.assert_array_equal(same({}), np.arange(4))
+    assert node.substitute({}) is node
 
 
 WITH_ARRAY_EXPRESSIONS = """
@@ -764,9 +754,11 @@ for scheduler in (dask_mars.get, "threads", "sync", dask_mars.get):
 again = persisted.persist(scheduler=dask_mars.get)
 np.testing.assert_array_equal(again.compute(scheduler=dask_mars.get), known.compute())
 print("equal")
+# It lives until the interpreter ends, of which nothing is said.
+da.kept = persisted
 """
 
 
-def test_blocks_in_graphs_of_array_expressions_are_data(scripts):
+def test_blocks_in_graphs_of_array_expressions_are_data_until_the_interpreter_ends(scripts):
     done = scripts.run(str(scripts.write("expressions.py", WITH_ARRAY_EXPRESSIONS)))
     assert (done.stderr, done.stdout, done.returncode) == ("", "equal\n", 0)

@@ -428,7 +428,7 @@ def test_stress_under_a_sanitizer(tmp_path, flags):
     if built.returncode:
         pytest.skip(f"no such sanitizer: {built.stderr[-200:]}")
     assert built.stderr == ""
-    done = subprocess.run([program, "500"], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([program, "100"], capture_output=True, text=True, timeout=120)
     if "unexpected memory mapping" in done.stderr:
         pytest.skip("the sanitizer does not know this kernel's address space")
     assert (done.returncode, done.stderr) == (0, "")

@@ -47,6 +47,3 @@ def score(key: str, name: str, weight: float) -> float:
     drawn, _ = mmh3.hash64(f"{name}\0{key}".encode(errors="surrogatepass"), signed=False)
     # In the open interval from 0 to 1: the logarithm is finite and not zero.
     return -weight / math.log((drawn + 0.5) / (_HASHES + 1))
-
-
-__all__ = ["score", "share_out"]

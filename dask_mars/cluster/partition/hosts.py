@@ -44,17 +44,11 @@ _MANY_PIECES = 8
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """Slots and names of hosts.
+    """Slots and names of hosts."""
 
-    Attributes
-    ----------
-    slots : mapping
-        Concurrent subtasks of each host.
-    names : mapping
-        Name of each host for hashing: the same each time that the host joins a cluster.
-    """
-
+    #: Concurrent subtasks of each host.
     slots: Mapping[int, int]
+    #: Name of each host for hashing: the same each time that the host joins a cluster.
     names: Mapping[int, str]
 
 
@@ -157,6 +151,3 @@ def _part_count(slots: Mapping[int, int]) -> int:
 def place_in_collection(key: Hashable) -> str:
     """Return a key without the name of its collection, or a key of one element as it is."""
     return repr(key[1:] if isinstance(key, tuple) and len(key) > 1 else key)
-
-
-__all__ = ["Hosts", "place_in_collection", "place_on_hosts"]

@@ -17,20 +17,13 @@ _BETTER_BY_SHARE = 0.25
 
 
 class HostState(NamedTuple):
-    """A host's state when a subtask is placed.
+    """A host's state when a subtask is placed."""
 
-    Attributes
-    ----------
-    held_bytes : int
-        Bytes of the subtask's inputs that it has.
-    busy_s : float
-        Estimated work in the queue of each of its slots, in seconds.
-    free_bytes : int or None
-        Free bytes in its store; None if unknown.
-    """
-
+    #: Bytes of the subtask's inputs that it has.
     held_bytes: int
+    #: Estimated work in the queue of each of its slots, in seconds.
     busy_s: float
+    #: Free bytes in its store; None if unknown.
     free_bytes: int | None = None
 
 
@@ -53,6 +46,3 @@ def choose_host(planned: str, hosts: Mapping[str, HostState], input_bytes: int, 
     if planned in roomy and wait_s(planned) - wait_s(best) <= _BETTER_BY_S + _BETTER_BY_SHARE * wait_s(best):
         return planned
     return best
-
-
-__all__ = ["HostState", "choose_host"]

@@ -32,26 +32,17 @@ _UNKNOWN_BYTES = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Subtask:
-    """A region of a chunk graph that one host computes in one go.
+    """A region of a chunk graph that one host computes in one go."""
 
-    Attributes
-    ----------
-    id : bytes
-        Twelve bytes: the computation, the level as its stage, and the number of the subtask in the computation.
-    host : int
-        The host to run it; `CLIENT` for the user's own process.
-    chunks : tuple of int
-        Chunks that it computes, in the order of the graph.
-    inputs : tuple of int
-        Chunks that it reads and does not compute, known ones included, in the order of the graph.
-    outputs : tuple of int
-        Its chunks that others read or that the user requested, in the order of the graph.
-    """
-
+    #: Twelve bytes: the computation, the level as its stage, and the number of the subtask in the computation.
     id: bytes
+    #: The host to run it; `CLIENT` for the user's own process.
     host: int
+    #: Chunks that it computes, in the order of the graph.
     chunks: tuple[int, ...]
+    #: Chunks that it reads and does not compute, known ones included, in the order of the graph.
     inputs: tuple[int, ...]
+    #: Its chunks that others read or that the user requested, in the order of the graph.
     outputs: tuple[int, ...]
 
 
@@ -311,15 +302,3 @@ def _make_subtasks(
         )
         for number, chunks in enumerate(bundles)
     ]
-
-
-__all__ = [
-    "BYTES_PER_S",
-    "NO_HOST",
-    "Subtask",
-    "cut",
-    "estimate_bytes",
-    "estimate_seconds",
-    "moved_bytes",
-    "place",
-]
