@@ -19,7 +19,6 @@ BOUNDS = {"module": 500, "class": 400, "methods": 30, "attributes": 20, "functio
 #: What is larger, each by kind and name, with its size.
 LARGER = {
     ("attributes", "dask_mars/checkpointing/saver.py:ChunkSaver"): 26,
-    ("module", "dask_mars/errors.py"): 696,
     ("function", "dask_mars/observe/planning/plan.py:plan"): 56,
     ("module", "dask_mars/optimize/compiler.py"): 508,
     ("function", "dask_mars/optimize/fronts/blockwise.py:__init__"): 57,

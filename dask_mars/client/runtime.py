@@ -16,7 +16,8 @@ from dask_mars import config, process_role
 from dask_mars.client.observed import Observed
 from dask_mars.client.records import Records
 from dask_mars.client.request import Backend, InlineBackend, Options, Request, checkpoint_settings, persist_with
-from dask_mars.errors import EngineStopped, refuse_unhashable
+from dask_mars.errors import EngineStopped
+from dask_mars.graph.chunks import refuse_unhashable
 
 if TYPE_CHECKING:
     from dask_mars.client.handles import Computation

@@ -14,6 +14,15 @@ from typing import Any, NamedTuple
 #: A Dask key: a str, bytes, int, float or a (nested) tuple of them.
 Key = Hashable
 
+
+def refuse_unhashable(key: Any) -> None:
+    """Raise TypeError with the name of something that cannot be a key of a graph."""
+    try:
+        hash(key)
+    except TypeError as error:
+        raise TypeError(f"Key {key!r} cannot be a key: {error}") from None
+
+
 #: Operand number of a chunk whose value is known before anything runs.
 DATA = -1
 

@@ -12,8 +12,7 @@ from itertools import repeat
 from typing import Any, NoReturn
 
 from dask_mars.dask_api.core import Alias, DataNode, TaskRef
-from dask_mars.errors import refuse_unhashable
-from dask_mars.graph.chunks import DATA, ChunkGraph, Key
+from dask_mars.graph.chunks import DATA, ChunkGraph, Key, refuse_unhashable
 from dask_mars.optimize.compiler import Compiler
 from dask_mars.optimize.fronts.base import ChunkRecord, LazyLayer
 from dask_mars.optimize.programs import Program
