@@ -20,9 +20,6 @@ BOUNDS = {"module": 500, "class": 400, "methods": 30, "attributes": 20, "functio
 LARGER = {
     ("attributes", "dask_mars/checkpointing/saver.py:ChunkSaver"): 26,
     ("function", "dask_mars/observe/planning/plan.py:plan"): 56,
-    ("module", "dask_mars/optimize/compiler.py"): 508,
-    ("function", "dask_mars/optimize/fronts/blockwise.py:__init__"): 57,
-    ("function", "dask_mars/protocol/pickling.py:reducer_override"): 52,
     ("attributes", "dask_mars/scheduler/bookkeeping.py:Graph"): 23,
     ("module", "dask_mars/worker/loop.py"): 715,
     ("class", "dask_mars/worker/loop.py:WorkerProcess"): 619,

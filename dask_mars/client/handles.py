@@ -442,6 +442,3 @@ def _described(
     kind: str, dtype: str | None = None, shape: list[int | None] | None = None, size_bytes: int | None = None
 ) -> ValueDescription:
     return {"kind": kind, "dtype": dtype, "shape": shape, "bytes": size_bytes, "evicted": False}
-
-
-__all__ = ["Computation", "Outcome", "describe", "submit", "submit_graph"]

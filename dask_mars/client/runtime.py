@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 #: Longest wait for a new thread to begin, in seconds.
 _BEGIN_S = 1.0
-#: All runtimes of this process.
 runtimes: weakref.WeakSet[Runtime] = weakref.WeakSet()
 
 
@@ -488,5 +487,3 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-__all__ = ["Runtime", "local_backend", "runtimes"]
