@@ -66,7 +66,7 @@ def converted(dsk: Any, wanted: list[Any]) -> ChunkGraph:
     return graph
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     chosen=st.sets(st.integers(0, len(subjects()) - 1), min_size=1),
     passes=passes_in_any_order,
