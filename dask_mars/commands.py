@@ -57,13 +57,7 @@ def _checkpoint() -> click.Command:
 
 
 def _missing(name: str, error: ModuleNotFoundError) -> click.Command:
-    """Return a command that names the extra to install, for any arguments.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        The missing package belongs to no extra.
-    """
+    """Return a command that names the extra to install, for any arguments."""
     if error.name not in ("distributed", "tornado"):
         raise error
     text = str(error)
@@ -96,6 +90,3 @@ def worker() -> None:
 def web() -> None:
     """Run ``dask-mars-web``."""
     _run("web")
-
-
-__all__ = ["group", "web", "worker"]

@@ -74,26 +74,7 @@ def settings(
     policy: str | None = None,
     resources: Mapping[str, float] | None = None,
 ) -> Settings:
-    """Resolve the settings of an engine.
-
-    Parameters
-    ----------
-    num_workers : int, optional
-        Worker processes; by default what Dask's ``num_workers`` or ``dask-mars.num-workers`` says, else the
-        processors that cgroups and the process's affinity allow.
-    memory_limit : int, float or str, optional
-        Bytes, a share of the memory there is (a float up to 1), or text like ``"4 GiB"`` or ``"60%"``; by default
-        ``dask-mars.memory-limit``.
-    policy : str, optional
-        Name of a scheduling policy; by default ``dask-mars.policy``.
-    resources : mapping, optional
-        Amount of each resource; by default ``dask-mars.resources``.
-
-    Raises
-    ------
-    ValueError
-        A setting makes no sense.
-    """
+    """Resolve the settings of an engine."""
     if memory_limit is not None:
         limit = parse_memory(memory_limit, name="memory_limit")
     else:
@@ -120,13 +101,7 @@ def settings(
 
 
 def worker_count(num_workers: int | None = None) -> int:
-    """Return the number of worker processes that the call, Dask's setting or ours asks for.
-
-    Raises
-    ------
-    ValueError
-        It is less than 1.
-    """
+    """Return the number of worker processes that the call, Dask's setting or ours asks for."""
     workers = num_workers
     if workers is None:
         workers = dask.config.get("num_workers", None) or get("num-workers") or CPU_COUNT
@@ -143,13 +118,7 @@ def worker_count(num_workers: int | None = None) -> int:
 
 
 def get(name: str) -> Any:
-    """Return a setting as the configuration has it, or our default where a whole section was replaced.
-
-    Raises
-    ------
-    ValueError
-        Some setting has a value that is not allowed.
-    """
+    """Return a setting as the configuration has it, or our default where a whole section was replaced."""
     settings = dask.config.get(SECTION, None)
     if settings != _checked:
         _check(settings)
@@ -172,28 +141,15 @@ def _check(settings: Any) -> None:
 
 
 def scheduler_address() -> str | None:
-    """Return the address of the Dask scheduler to compute on, None for this machine.
-
-    It is ``dask-mars.scheduler-address``; in the environment ``DASK_MARS__SCHEDULER_ADDRESS`` will do, by which
-    Dask understands ``mars.scheduler-address``.
-    """
+    """Return the address of the Dask scheduler to compute on, None for this machine."""
+    # It is ``dask-mars.scheduler-address``; in the environment ``DASK_MARS__SCHEDULER_ADDRESS`` will do, by which
+    # Dask understands ``mars.scheduler-address``.
     address: str | None = get("scheduler-address") or dask.config.get("mars.scheduler-address", None)
     return address
 
 
 def parse_duration(given: Any, name: str) -> float:
-    """Turn a duration into seconds.
-
-    Raises
-    ------
-    ValueError
-        It is none of that, or not finite, or nothing at all.
-
-    Examples
-    --------
-    >>> parse_duration("10 minutes", "dask-mars.cluster.reconnect-timeout")
-    600.0
-    """
+    """Turn a duration into seconds."""
     try:
         seconds = math.nan if isinstance(given, bool) else float(parse_timedelta(given))
     except (TypeError, ValueError, KeyError, AttributeError):
@@ -204,13 +160,7 @@ def parse_duration(given: Any, name: str) -> float:
 
 
 def reconnect_s() -> float:
-    """Return how long computations wait for a scheduler that is lost: ``dask-mars.cluster.reconnect-timeout``.
-
-    Raises
-    ------
-    ValueError
-        It makes no sense.
-    """
+    """Return how long computations wait for a scheduler that is lost: ``dask-mars.cluster.reconnect-timeout``."""
     given = get("cluster.reconnect-timeout")
     return parse_duration(given, "dask-mars.cluster.reconnect-timeout") if given else 0.0
 
@@ -253,29 +203,8 @@ def _spill_directory() -> Path:
 
 
 def parse_memory(limit: int | float | str | None, total: int | None = None, name: str = "the memory limit") -> int:
-    """Turn a memory limit into bytes; shares are of `total`, by default the memory there is.
-
-    Parameters
-    ----------
-    limit : int, float, str or None
-        Bytes, a share (a float up to 1, NumPy's too), or text like ``"4 GiB"`` or ``"60%"``; None for 80 %.
-    total : int, optional
-        What shares are of.
-    name : str, optional
-        What the user calls it.
-
-    Raises
-    ------
-    ValueError
-        It is none of that, or not positive.
-
-    Examples
-    --------
-    >>> parse_memory("4 GiB")
-    4294967296
-    >>> parse_memory(1000)
-    1000
-    """
+    """Turn a memory limit into bytes; shares are of `total`, by default the memory there is."""
+    # Shares are floats up to 1, or text like ``60%``. None is 80 %.
     if total is None:
         total = memory_available()
     if limit is None:
@@ -293,18 +222,7 @@ def parse_memory(limit: int | float | str | None, total: int | None = None, name
 
 
 def parse_size(size: int | float | str, name: str) -> int:
-    """Turn a size into bytes.
-
-    Raises
-    ------
-    ValueError
-        It is none of that, or negative.
-
-    Examples
-    --------
-    >>> parse_size("16 kiB", "dask-mars.checkpoint.limit")
-    16384
-    """
+    """Turn a size into bytes."""
     found = _bytes(size)
     if found is None or found < 0:
         raise ValueError(f"{name} must be {_SIZE}, and not {size!r}")

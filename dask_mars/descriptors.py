@@ -17,6 +17,3 @@ def hold_streams() -> None:
     while (descriptor := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) < _FIRST:
         pass
     os.close(descriptor)
-
-
-__all__ = ["hold_streams"]

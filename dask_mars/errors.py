@@ -1,78 +1,33 @@
-"""Every error of dask_mars. Each declares its facts as attributes, and its message as a template of them."""
+"""Errors of dask_mars; those of memory and disks are defined in `dask_mars.storage_errors`."""
 
 from __future__ import annotations
 
-import inspect
 import signal
-from collections.abc import Iterable
 from concurrent.futures import CancelledError
-from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
+from typing import Any
 
+from dask_mars.error_base import DeclaredError
+from dask_mars.error_base import MarsError as MarsError
+from dask_mars.exit_codes import describe_exit, has_crashed
+from dask_mars.storage_errors import QuotaExceeded as QuotaExceeded
+from dask_mars.storage_errors import RequestTooLarge as RequestTooLarge
+from dask_mars.storage_errors import ResultTooLarge as ResultTooLarge
+from dask_mars.storage_errors import SpillDiskFailed as SpillDiskFailed
+from dask_mars.storage_errors import SpillDiskFull as SpillDiskFull
+from dask_mars.storage_errors import SpilledValueLost as SpilledValueLost
+from dask_mars.storage_errors import SpillError as SpillError
+from dask_mars.storage_errors import StoreFull as StoreFull
+from dask_mars.storage_errors import WorkerOverLimit as WorkerOverLimit
 from dask_mars.version import __version__
 
-#: Signals of crashes: the system sends them for a fault of the process.
-_CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}
 #: The newest release of Dask that the whole test suite has run with.
 TESTED_DASK = "2026.8.0"
-
-
-def _signature(kind: type[MarsError]) -> inspect.Signature:
-    """Return the parameters of a class of errors: its annotated attributes, as those of a dataclass."""
-    either, none = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
-    parameters = [
-        inspect.Parameter(name, either, default=getattr(kind, name, none), annotation=annotation)
-        for base in reversed(kind.__mro__)
-        for name, annotation in inspect.get_annotations(base).items()
-        if not name.startswith("_")
-    ]
-    facts = inspect.Parameter("facts", inspect.Parameter.VAR_POSITIONAL, annotation="Any")
-    return inspect.Signature(parameters or [facts], return_annotation=None)
-
-
-class _Signature:
-    """The signature of a class for `inspect.signature` and `help`."""
-
-    def __get__(self, error: MarsError | None, kind: type[MarsError]) -> inspect.Signature:
-        if kind.__init__ is not MarsError.__init__:
-            raise AttributeError
-        return _signature(kind)
-
-
-@dataclass_transform(eq_default=False)
-class MarsError(Exception):
-    """Base of all errors that dask_mars raises on its own account.
-
-    An exception raised by a task is never wrapped: it reaches the user as it is.
-    """
-
-    #: The message, with names of attributes and `_words` in braces; None for one that lists all `args`.
-    _template: ClassVar[str | None] = None
-    __signature__ = _Signature()
-
-    def __init__(self, *facts: Any, **named: Any) -> None:
-        bound = _signature(type(self)).bind(*facts, **named)
-        bound.apply_defaults()
-        if "facts" not in bound.arguments:
-            vars(self).update(bound.arguments)
-            facts = tuple(bound.arguments.values())
-        # Pickles and copies are made of `args`.
-        super().__init__(*facts)
-
-    def __str__(self) -> str:
-        if self._template is None:
-            return ", ".join(map(str, self.args))
-        return self._template.format_map(vars(self) | self._words())
-
-    def _words(self) -> dict[str, str]:
-        """Return parts of the message that depend on attributes."""
-        return {}
 
 
 class UnknownDask(MarsError, ImportError):
     """The installed Dask lacks a name without which dask_mars cannot work."""
 
     dask_version: str
-    """The version that is installed."""
     reason: str
     """The import that failed."""
     _template = (
@@ -81,32 +36,25 @@ class UnknownDask(MarsError, ImportError):
     )
 
 
-class DaskDiffers(UserWarning):
+class DaskDiffers(DeclaredError, UserWarning):
     """Dask lacks a private name, or does not behave as dask_mars expects; computations may be slower.
 
-    Attributes
-    ----------
-    dask_version : str
-        The version that is installed.
-    missing : tuple of str
-        Names that it lacks.
-    error : BaseException or None
-        Raised while an expression of Dask's was read.
+    `missing` are names that it lacks, and `error` was raised while an expression of Dask's was read.
     """
 
-    def __init__(self, dask_version: str, missing: Iterable[str] = (), error: BaseException | None = None) -> None:
-        self.dask_version, self.missing, self.error = dask_version, tuple(missing), error
-        super().__init__(dask_version, self.missing, error)
+    dask_version: str
+    missing: tuple[str, ...] = ()
+    error: BaseException | None = None
+    _template = (
+        f"dask_mars {__version__} is tested with Dask {TESTED_DASK}, and this is Dask {{dask_version}}: "
+        "{reasons}. Results are right, but computations may be slower. A newer dask_mars may know this Dask"
+    )
 
-    def __str__(self) -> str:
+    def _words(self) -> dict[str, str]:
         reasons = [f"it has no {', '.join(self.missing)}"] if self.missing else []
         if self.error is not None:
             reasons.append(f"reading an expression raised {type(self.error).__name__}: {self.error}")
-        return (
-            f"dask_mars {__version__} is tested with Dask {TESTED_DASK}, and this is Dask "
-            f"{self.dask_version}: {'; '.join(reasons)}. Results are right, but computations may be slower. "
-            "A newer dask_mars may know this Dask"
-        )
+        return {"reasons": "; ".join(reasons)}
 
 
 class MissingExtensionWarning(RuntimeWarning):
@@ -137,26 +85,17 @@ class Cancelled(MarsError):
         return {"of": "" if isinstance(self.graph, str) else "of graph "}
 
 
-class ExecutionInterrupted(KeyboardInterrupt):
+class ExecutionInterrupted(DeclaredError, KeyboardInterrupt):
     """Raised inside a running task whose computation is cancelled.
 
     It is to a task what Ctrl-C is to a program, and derives from the same class: ``except Exception`` lets it
     pass, ``finally`` and ``with`` are carried out, and libraries that clean up after Ctrl-C do so. So it is no
     `MarsError`. A task has ``dask-mars.cancel-grace`` for all of that; then its process is ended. Only the task
     ever sees it.
-
-    Attributes
-    ----------
-    graph : int
-        Number of the computation.
     """
 
-    def __init__(self, graph: int) -> None:
-        super().__init__(graph)
-        self.graph = graph
-
-    def __str__(self) -> str:
-        return f"the computation of graph {self.graph} was cancelled"
+    graph: int
+    _template = "the computation of graph {graph} was cancelled"
 
 
 class Stalled(MarsError):
@@ -168,66 +107,6 @@ class Stalled(MarsError):
         "the computation waits although nothing is under way that it could wait for; this is a bug in "
         "dask_mars, please report it\n{explanation}"
     )
-
-
-# MemoryError comes first because pickles make an instance by it; it would set no attributes.
-class QuotaExceeded(MemoryError, MarsError):
-    """A task asked for more memory than results, other tasks and processes leave of the limit."""
-
-    if not TYPE_CHECKING:
-        __init__ = MarsError.__init__
-
-    growth_bytes: int
-    """Bytes that the task asked for."""
-    granted_bytes: int
-    """Bytes that it had been granted."""
-    limit_bytes: int
-    """The memory limit."""
-    stored_bytes: int
-    """Bytes of results."""
-    reserved_bytes: int
-    """Bytes of other tasks' grants."""
-    private_bytes: int
-    """Bytes of processes: interpreters, modules, and memory not NumPy's."""
-    _template = (
-        "a task asked for {growth_bytes:,} bytes of memory and had been granted {granted_bytes:,}. Of the limit "
-        "of {limit_bytes:,} bytes, results take {stored_bytes:,}, other tasks {reserved_bytes:,}, and processes "
-        "themselves {private_bytes:,}. Smaller chunks need less; dask-mars.memory-limit allows more"
-    )
-
-
-class WorkerOverLimit(MemoryError, MarsError):
-    """A task took its worker past the memory limit: when it ran alone, or where it cannot be tried alone.
-
-    NumPy asks for memory before it takes any, and gets `QuotaExceeded`. Python's own objects and other libraries
-    do not ask: the engine measures their memory, and ends the worker process that is past its share.
-    """
-
-    if not TYPE_CHECKING:
-        __init__ = MarsError.__init__
-
-    key: str
-    """Dask's key of the task."""
-    worker_bytes: int
-    """Bytes of its worker process, with interpreter and modules, when it was ended."""
-    limit_bytes: int
-    """The memory limit."""
-    others_bytes: int
-    """Bytes of other processes, the user's included."""
-    store_bytes: int
-    """Bytes of shared memory."""
-    repeatable: bool = True
-    """False if the task was not tried again alone, because it appends to files or tables."""
-    _template = (
-        "{key} took its worker process to {worker_bytes:,} bytes of memory, {tried}. Of the limit of "
-        "{limit_bytes:,} bytes, other processes take {others_bytes:,} for themselves, and shared memory takes "
-        "{store_bytes:,}. Smaller chunks need less; dask-mars.memory-limit allows more"
-    )
-
-    def _words(self) -> dict[str, str]:
-        alone = "also when nothing else was being computed"
-        once = "and is not tried again alone, because it appends to files or tables"
-        return {"tried": alone if self.repeatable else once}
 
 
 class UnsupportedPlatform(MarsError, ImportError):
@@ -263,7 +142,6 @@ class NoHostAllowed(MarsError):
     resources: dict[str, float]
     """Amount of each resource that a task takes."""
     hosts: list[str]
-    """Names of the cluster's hosts."""
     _template = "a task is annotated for a host{where}{needed}, but there are only {there}"
 
     def _words(self) -> dict[str, str]:
@@ -278,11 +156,8 @@ class ResourcesMissing(MarsError):
     """A task takes more of a resource than the runtime has."""
 
     key: object
-    """Of the task."""
     resources: dict[str, float]
-    """Amounts that it takes."""
     available: dict[str, float]
-    """Amounts that there are."""
     _template = "{key!r} takes {wanted}, and the runtime has {there}"
 
     def _words(self) -> dict[str, str]:
@@ -293,9 +168,7 @@ class PersistedLost(MarsError):
     """Persisted data are gone because their engine is."""
 
     key: str
-    """Dask's key of the chunk that was asked for."""
     reason: str
-    """Reason of the loss."""
     _template = (
         "the persisted data of {key} are gone: {reason}. They live no longer than the Runtime that computed them; "
         "persist the original collection again."
@@ -315,9 +188,7 @@ class SchedulerLost(MarsError, CancelledError):
     """The scheduler of a cluster was lost during a computation, and the computation could not go on."""
 
     address: str
-    """Address of the scheduler."""
     reason: str
-    """Reason for which the computation could not go on."""
     losses: int
     """Number of times that the computation has lost its scheduler."""
     _template = "the connection to the scheduler at {address} was lost{how_often}, and {reason}"
@@ -334,9 +205,7 @@ class AddressSpaceTooSmall(EngineStartFailed):
     """The shared memory of all processes does not fit into the addresses that one process has."""
 
     memory_limit: int
-    """The engine's, in bytes."""
     num_workers: int
-    """The engine's."""
     needed_bytes: int
     """Bytes of addresses that each process needs for shared memory."""
     free_bytes: int
@@ -370,9 +239,7 @@ class MemoryLimitTooLow(EngineStartFailed):
     """The memory limit is below the memory that processes take before any computation."""
 
     memory_limit: int
-    """The engine's, in bytes."""
     num_workers: int
-    """The engine's."""
     worker_bytes: int
     """Bytes of one worker process, which the user's takes at least."""
     library_bytes: int
@@ -397,7 +264,9 @@ class WorkerStartFailed(EngineStartFailed):
     """Worker processes end before they can work."""
 
     attempts: int
+    """Number of processes in a row."""
     ending: str
+    """Their end, in words."""
     _template = (
         "worker processes cannot be started: {attempts} in a row {ending} before they were ready. Their own "
         "messages are on standard error."
@@ -405,18 +274,12 @@ class WorkerStartFailed(EngineStartFailed):
 
 
 class WorkerStartTimeout(WorkerStartFailed):
-    """Worker processes make no progress while they start.
+    """Worker processes make no progress while they start."""
 
-    Attributes
-    ----------
-    attempts : int
-        Number of processes in a row that were ended for it.
-    timeout_s : float
-        Seconds for which each made none.
-    doing : str
-        The last one's activity.
-    """
-
+    timeout_s: float
+    """Seconds for which each made none."""
+    doing: str
+    """The last one's activity."""
     _template = (
         "worker processes do not come up: {attempts} in a row were ended by dask_mars because they made no "
         "progress for {timeout_s:g} s (dask-mars.start-timeout), the last one while {doing}. Raise "
@@ -424,18 +287,11 @@ class WorkerStartTimeout(WorkerStartFailed):
         "waits for."
     )
 
-    def __init__(self, attempts: int, timeout_s: float, doing: str) -> None:
-        super().__init__(attempts, f"made no progress for {timeout_s:g} s")
-        self.args = (attempts, timeout_s, doing)
-        self.timeout_s = timeout_s
-        self.doing = doing
-
 
 class WorkerDied(MarsError):
     """A worker process died again and again while it ran the same task."""
 
     key: str
-    """Dask's key of the task."""
     exit_code: int
     """As `subprocess.Popen.returncode`: negative for a signal."""
     attempts: int
@@ -466,7 +322,6 @@ class BegunBefore(MarsError):
     """A task that appends to files or tables would begin a second time, as a host or a process was lost."""
 
     key: str
-    """Dask's key of the task."""
     _template = (
         "{key}, which appends to files or tables, was begun before, on a host or by a process that has been lost, "
         "or in a computation that was cancelled. It is not tried again because what it had written would be there "
@@ -482,9 +337,7 @@ class CheckpointInUse(CheckpointError):
     """Another process computes the same in the same directory."""
 
     directory: str
-    """Directory of the computation."""
     holder: str
-    """The process that uses it."""
     _template = (
         "{holder} computes the same at this moment, under the checkpoint {directory}. Wait until it has ended, or "
         "give this one another directory."
@@ -495,9 +348,7 @@ class CheckpointFailed(CheckpointError):
     """A directory cannot be used for checkpoints."""
 
     directory: str
-    """The directory."""
     reason: str
-    """Reason of the failure."""
     _template = "{directory} cannot be used for checkpoints: {reason}"
 
 
@@ -505,11 +356,8 @@ class SavedChunkLost(CheckpointError):
     """The saved value of a chunk is gone or damaged. The chunk is computed again."""
 
     key: str
-    """Dask's key of the chunk."""
     path: str
-    """The file."""
     reason: str
-    """The fault that was found."""
     _template = "{path}, to which {key} was saved, cannot be read: {reason}"
 
 
@@ -529,49 +377,10 @@ class LockLost(MarsError):
     """A lock was given to another host although it was still held here."""
 
     token: str
-    """Of the lock."""
     _template = (
         "the lock {token} was held, and the scheduler of the cluster heard nothing of that for longer than "
         "distributed.scheduler.locks.lease-timeout: another host may have had it at the same time, so what it "
         "guards may be spoilt. Write it anew, with a longer timeout if hosts are that busy."
-    )
-
-
-class StoreFull(MarsError):
-    """The shared store has no room for a chunk."""
-
-    requested_bytes: int
-    free_bytes: int
-    capacity_bytes: int
-    _template = (
-        "a chunk of {requested_bytes:,} bytes does not fit into the worker's shared memory: {free_bytes:,} of "
-        "{capacity_bytes:,} bytes are free. Use smaller chunks, compute less at once, or raise "
-        "dask-mars.memory-limit, and `ulimit -v` where that is what leaves so little."
-    )
-
-
-class RequestTooLarge(MarsError):
-    """A task needs more memory than it could be given if it ran alone."""
-
-    holder: str
-    """The task, by Dask's key."""
-    requested_bytes: int
-    """Bytes of its inputs, its result and its temporaries."""
-    limit_bytes: int
-    """The most that a single request may be."""
-    _template = (
-        "{holder} needs {requested_bytes:,} bytes of memory for its inputs, its result and its temporaries, and "
-        "even alone it can have no more than {limit_bytes:,}. Use smaller chunks, or raise dask-mars.memory-limit."
-    )
-
-
-class ResultTooLarge(RequestTooLarge):
-    """The result of a task does not fit into any arena, because `ulimit -v` has left these less than the limit."""
-
-    _template = (
-        "the result of {holder} takes {requested_bytes:,} bytes, and with the addresses that `ulimit -v` leaves a "
-        "result can have no more than {limit_bytes:,}. Use smaller chunks, raise `ulimit -v`, or lower "
-        "num_workers."
     )
 
 
@@ -586,17 +395,12 @@ class ServiceError(MarsError):
     """All of its answer."""
     _template = "{detail} (HTTP {status})"
 
-    def __init__(self, status: int, detail: str, problem: dict[str, Any] | None = None) -> None:
-        super().__init__(status, detail, problem or {})
-
 
 class ServiceUnreachable(MarsError, ConnectionError):
     """No service answers at an address, or it did not come back."""
 
     address: str
-    """Address of the service."""
     reason: str
-    """The system's reason."""
     _template = "no service answers at {address}: {reason}; is dask-mars-web running there?"
 
 
@@ -604,13 +408,9 @@ class ComputationFailed(MarsError):
     """A computation of a service failed with an exception that cannot be raised here."""
 
     id: str
-    """The computation's."""
     kind: str
-    """The exception's type."""
     message: str
-    """The exception's text."""
     traceback: str = ""
-    """The exception's traceback, as text."""
     _template = "computation {id} failed: {kind}: {message}\n{traceback}"
 
     def __str__(self) -> str:
@@ -621,75 +421,7 @@ class GraphRefused(MarsError):
     """A service refuses a graph, because the user would not get its results or effects."""
 
     reason: str
-    """Reason of the refusal."""
     _template = "{reason}"
-
-
-class SpillError(MarsError):
-    """Base of errors of values on disk."""
-
-    path: str
-    """The file."""
-    requested_bytes: int
-    """Bytes to write or read."""
-    free_bytes: int
-    """Bytes that the file system has left for this user; -1 if it does not say."""
-    reason: str
-    """The system's reason, or what was found."""
-
-    def _words(self) -> dict[str, str]:
-        known = self.free_bytes >= 0
-        return {"free": f"{self.free_bytes:,} bytes are free" if known else "free space is not known"}
-
-
-class SpillDiskFull(SpillError):
-    """The disk has no room for a value that is to leave memory, or the user's share of it is used up."""
-
-    _template = (
-        "a value of {requested_bytes:,} bytes cannot be written to {path}: {reason} ({free}). Free some space, "
-        "name a directory on a larger disk in dask-mars.spill-directory, or raise dask-mars.memory-limit."
-    )
-
-
-class SpillDiskFailed(SpillError):
-    """The disk, or the directory on it, cannot be written to or read from."""
-
-    _template = (
-        "the disk fails at {path}, for a value of {requested_bytes:,} bytes: {reason} ({free}). Name a directory "
-        "on another disk in dask-mars.spill-directory."
-    )
-
-
-class SpilledValueLost(SpillError):
-    """The file of a spilled value is gone or damaged."""
-
-    _template = (
-        "a spilled value of {requested_bytes:,} bytes cannot be read back from {path}: {reason} ({free}). "
-        "Something else has changed the directory, or the disk is failing."
-    )
-
-
-def refuse_unhashable(key: Any) -> None:
-    """Raise TypeError with the name of something that cannot be a key of a graph."""
-    try:
-        hash(key)
-    except TypeError as error:
-        raise TypeError(f"Key {key!r} cannot be a key: {error}") from None
-
-
-def has_crashed(exit_code: int) -> bool:
-    """Return whether a process was ended by a fault of its own code, and not from outside."""
-    return -exit_code in _CRASHES
-
-
-def describe_exit(exit_code: int) -> str:
-    """Return in words how a process ended."""
-    if exit_code >= 0:
-        return f"ended with exit code {exit_code}"
-    try:
-        return f"was killed by signal {-exit_code} ({signal.Signals(-exit_code).name})"
-    except ValueError:
-        return f"was killed by signal {-exit_code}"
 
 
 def _amounts(resources: dict[str, float]) -> str:

@@ -46,6 +46,3 @@ def _can_import(name: str) -> bool:
     except ImportError:
         return False
     return True
-
-
-__all__ = ["missing_extensions", "warn_of_missing_extensions"]

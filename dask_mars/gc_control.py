@@ -62,13 +62,8 @@ os.register_at_fork(after_in_child=_raised_threshold.forget)
 
 @contextlib.contextmanager
 def collect_every(objects: int) -> Iterator[None]:
-    """Raise the collector's threshold, in new objects between two collections.
-
-    Parameters
-    ----------
-    objects : int
-        Number of new objects between two collections. A higher threshold of the user's stays.
-    """
+    """Raise the collector's threshold, in new objects between two collections."""
+    # A higher threshold of the user's stays.
     computation = object()
     # Twice, because Ctrl-C may come in a `finally`, too. If it comes where neither runs, the threshold stays until
     # the collector finds the generator, which is why the collector is never disabled.

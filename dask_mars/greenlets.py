@@ -16,6 +16,3 @@ def has_eventlet() -> bool:
     """Return whether `threading` starts eventlet's greenlets."""
     patcher: Any = sys.modules.get("eventlet.patcher")
     return patcher is not None and bool(patcher.is_monkey_patched("thread"))
-
-
-__all__ = ["has_eventlet", "has_gevent"]

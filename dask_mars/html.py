@@ -26,6 +26,3 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-
-
-__all__ = ["render"]

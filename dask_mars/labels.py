@@ -34,15 +34,10 @@ def worker_label(number: int, pid: int = 0, is_thread: bool = False) -> str:
 
 
 class WorkerRows:
-    """Numbers the rows of workers. A process that replaces a thread has a row of its own.
-
-    Attributes
-    ----------
-    labels : dict
-        Label of each row, by number.
-    """
+    """Numbers the rows of workers. A process that replaces a thread has a row of its own."""
 
     def __init__(self) -> None:
+        #: Label of each row, by number.
         self.labels: dict[int, str] = {_OWN: worker_label(_OWN)}
         self._numbers: dict[str, int] = {worker_label(_OWN): _OWN}
 
@@ -61,6 +56,3 @@ def function_label(function: Any) -> str:
         return str(funcname(function))
     except Exception:
         return type(function).__name__
-
-
-__all__ = ["WorkerRows", "function_label", "label_of", "worker_label"]

@@ -100,10 +100,8 @@ def _memory_groups(process: Path, cgroups: Path) -> list[tuple[Path, Path, int]]
 
 
 def estimate_memory(pids: Collection[int], arenas: Iterable[int] = (), proc: Path = PROC) -> int:
-    """Return the memory use of processes: their private pages, and each arena once.
-
-    Without /proc, see `_memory_without_proc`.
-    """
+    """Return the memory use of processes: their private pages, and each arena once."""
+    # Without /proc, see `_memory_without_proc`.
     if not (proc / "self").exists():
         return _memory_without_proc(pids, arenas)
     return sum(_anonymous_bytes(pid, proc) for pid in pids) + arena_bytes(arenas)
@@ -131,11 +129,9 @@ def _anonymous_bytes(pid: int, proc: Path) -> int:
 
 
 def _memory_without_proc(pids: Iterable[int], arenas: Iterable[int]) -> int:
-    """Return the memory use of processes on macOS, in milliseconds rather than microseconds.
-
-    With psutil it is private memory plus the arenas once; without, the resident memory from ``ps``, which counts
-    arena pages once per process: too much rather than too little.
-    """
+    """Return the memory use of processes on macOS, in milliseconds rather than microseconds."""
+    # With psutil it is private memory plus the arenas once; without, the resident memory from ``ps``, which counts
+    # arena pages once per process: too much rather than too little.
     try:
         psutil: Any = importlib.import_module("psutil")
     except ImportError:

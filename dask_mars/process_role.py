@@ -16,13 +16,7 @@ _thread = threading.local()
 
 
 def die_with_parent(parent: int) -> None:
-    """Let the system end this process when the thread that has started it ends.
-
-    Parameters
-    ----------
-    parent : int
-        Process id of that thread, which may have ended already.
-    """
+    """Let the system end this process when the thread that has started it ends."""
     if sys.platform == "linux":
         # Every import of dask_mars loads this module.
         import ctypes
@@ -38,9 +32,7 @@ def enter_engine() -> None:
 
 
 def computes_inline() -> bool:
-    """Return whether a computation in this thread must run inline.
-
-    In a task the worker is busy with the task itself, and in an engine's thread, which pickles the user's objects,
-    it would wait for itself.
-    """
+    """Return whether a computation in this thread must run inline."""
+    # In a task the worker is busy with the task itself, and in an engine's thread, which pickles the user's
+    # objects, it would wait for itself.
     return in_worker or getattr(_thread, "is_engine", False)

@@ -118,5 +118,3 @@ _SHOWN: dict[str, Callable[[Any], str]] = {
 }
 _NUMBERS = frozenset({"threads", "in_hand", "memory_bytes"})
 _HEADINGS = {"in_hand": "in hand", "label": "worker", "memory_bytes": "memory"}
-
-__all__ = ["RuntimeState"]

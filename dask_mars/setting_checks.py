@@ -27,18 +27,7 @@ _known_unknowns: set[str] = set()
 
 
 def check(tree: Any, formats: Mapping[str, tuple[str, Callable[[str], bool]]]) -> None:
-    """Compare the settings with the schema.
-
-    Raises
-    ------
-    ValueError
-        A setting has a value that is not allowed; the message has its name, the value and what is allowed.
-
-    Warns
-    -----
-    UserWarning
-        There is no setting of such a name, or no longer; once for each.
-    """
+    """Compare the settings with the schema."""
     # Imported for those only who have changed a setting.
     from fastjsonschema import JsonSchemaValueException
 
@@ -148,6 +137,3 @@ def _validator(formats: tuple[tuple[str, Callable[[str], bool]], ...]) -> Callab
         compile_schema(versioned, formats=dict(formats), use_default=False), name_prefix=SECTION
     )
     return validator
-
-
-__all__ = ["check", "warn_of_misnamed"]

@@ -9,23 +9,15 @@ SECTION = "dask-mars"
 
 
 class Setting(NamedTuple):
-    """A setting.
+    """A setting."""
 
-    Attributes
-    ----------
-    name : str
-        Below `SECTION`, with dots.
-    default : object
-        As YAML has it.
-    allowed : mapping
-        A JSON Schema; its formats are those of `dask_mars.config`.
-    meaning : str
-        For users.
-    """
-
+    #: Below `SECTION`, with dots.
     name: str
+    #: As YAML has it.
     default: Any
+    #: A JSON Schema; its formats are those of `dask_mars.config`.
     allowed: Mapping[str, Any]
+    #: For users.
     meaning: str
 
 

@@ -138,6 +138,3 @@ def rendered(renderable: Any) -> str:
     console.print(renderable)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join([line.rstrip() for line in text.splitlines()])
-
-
-__all__ = ["COLOURS", "Bar", "Dot", "Table", "Tabular", "Tip", "cut", "named", "rendered"]

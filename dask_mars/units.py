@@ -71,6 +71,3 @@ def plural(number: int, noun: str) -> str:
     ('1 chunk', '5,000 chunks')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-__all__ = ["duration", "percent", "plural", "remaining", "size"]

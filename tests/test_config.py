@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import doctest
 import math
 import re
 import tempfile
@@ -221,12 +220,6 @@ def test_a_limit_above_the_memory_that_there_is_warns_once(total, monkeypatch):
     (warning,) = caught
     assert re.search(r"1,001 bytes .*memory-limit.* 1,000 bytes", str(warning.message))
     assert warning.filename == __file__
-
-
-def test_examples_in_the_documentation():
-    results = doctest.testmod(config)
-    assert results.attempted
-    assert not results.failed
 
 
 @pytest.mark.parametrize(

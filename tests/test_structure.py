@@ -18,11 +18,7 @@ BOUNDS = {"module": 500, "class": 400, "methods": 30, "attributes": 20, "functio
 
 #: What is larger, each by kind and name, with its size.
 LARGER = {
-    ("module", "dask_mars/errors.py"): 696,
     ("function", "dask_mars/observe/planning/plan.py:plan"): 56,
-    ("module", "dask_mars/optimize/compiler.py"): 508,
-    ("function", "dask_mars/optimize/fronts/blockwise.py:__init__"): 57,
-    ("function", "dask_mars/protocol/pickling.py:reducer_override"): 52,
     ("attributes", "dask_mars/scheduler/bookkeeping.py:Graph"): 23,
     ("module", "dask_mars/worker/loop.py"): 715,
     ("class", "dask_mars/worker/loop.py:WorkerProcess"): 619,

@@ -37,26 +37,15 @@ class RestartComputation(Exception):
 
 
 class Work(NamedTuple):
-    """A request with its prepared graph.
-
-    Attributes
-    ----------
-    request : Request
-        The request.
-    graph : ChunkGraph
-        The chunks to compute.
-    record : Record
-        The record of the computation.
-    observer : CallbackObserver or None
-        Receives the progress.
-    session : Session or None
-        The checkpoint, if results are saved.
-    """
+    """A request with its prepared graph."""
 
     request: Request
+    #: The chunks to compute.
     graph: ChunkGraph
     record: Record
+    #: Receives the progress.
     observer: CallbackObserver | None = None
+    #: The checkpoint, if results are saved.
     session: Session | None = None
 
     @property
@@ -67,16 +56,9 @@ class Work(NamedTuple):
 
 
 class GraphBackend(ABC):
-    """A backend that runs chunk graphs.
+    """A backend that runs chunk graphs."""
 
-    Attributes
-    ----------
-    records : Records
-        As given.
-    is_remote : bool
-        Whether no engine of this process computes, so that the values of tasks are not available.
-    """
-
+    #: Whether no engine of this process computes, so that the values of tasks are not available.
     is_remote: ClassVar[bool] = False
 
     def __init__(self, records: Records | None = None) -> None:
@@ -243,6 +225,3 @@ class EngineBackend(GraphBackend):
             engine, work.graph, work.observer, workers, options.retries, rerun, note=record.note, saver=saver
         )
         return computation.results(work.request.persist, started)
-
-
-__all__ = ["EngineBackend", "GraphBackend", "RestartComputation", "Work"]

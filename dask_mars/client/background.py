@@ -117,6 +117,3 @@ def start(record: Record, work: Callable[[], None]) -> None:
 def remove(record: Record) -> bool:
     """Remove a computation from the queue; see `Background.remove`."""
     return background.remove(record)
-
-
-__all__ = ["Background", "remove", "start"]

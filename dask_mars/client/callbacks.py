@@ -103,11 +103,9 @@ class CallbackObserver:
             self.done(graph.keys[chunk], values.get(chunk), worker)
 
     def running(self, key: Key) -> None:
-        """Report that a task was dispatched.
-
-        Tasks that are not in Dask's graph are skipped, and repeated dispatches: after the death of a worker, after
-        a recall, or after a failure.
-        """
+        """Report that a task was dispatched."""
+        # Tasks that are not in Dask's graph are skipped, and repeated dispatches: after the death of a worker,
+        # after a recall, or after a failure.
         if key not in self._dsk or key in self.state["running"]:
             return
         self.state["ready"].discard(key)
@@ -271,14 +269,3 @@ def _looks_at_values(posttask: Any) -> bool:
 def as_tasks(dsk: Mapping[Key, Any]) -> dict[Key, Any]:
     """Return a graph of Dask's task objects that callbacks may change."""
     return {key: as_data(key, node) for key, node in convert_legacy_graph(dsk).items()}
-
-
-__all__ = [
-    "CallbackObserver",
-    "CountingObserver",
-    "Observer",
-    "TellOnce",
-    "as_tasks",
-    "only_count",
-    "without_values",
-]

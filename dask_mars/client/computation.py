@@ -55,13 +55,8 @@ def run_graph(
     observer: Observer | None = None,
     saver: Saver | None = None,
 ) -> dict[int, Any]:
-    """Compute a chunk graph, and leave the outputs in the store.
-
-    Returns
-    -------
-    dict
-        Each output's reference in the store, or its value if it is small.
-    """
+    """Compute a chunk graph, and leave the outputs in the store."""
+    # Return each output's reference in the store, or its value if it is small.
     computation = GraphComputation(engine, graph, observer, retries=retries, defers=True, saver=saver)
     begun = None if started is None else lambda run: started(run.number)
     return computation.results(persist=True, started=begun)
@@ -154,10 +149,8 @@ class GraphComputation:
         return all((sizes[chunk] or 0) <= most_bytes for chunk in range(len(graph)))
 
     def results(self, persist: bool, started: Callable[[GraphRun], None] | None = None) -> dict[int, Any]:
-        """Compute, and return the value or the reference of each output.
-
-        `started` is called after submission, and may raise.
-        """
+        """Compute, and return the value or the reference of each output."""
+        # `started` is called after submission, and may raise.
         observer = self._observer
         engine = self._engine
         run = engine.prepare(
@@ -423,6 +416,3 @@ def _ref(run: GraphRun, chunk: int) -> ObjectRef:
     ref = run.refs[chunk]
     assert ref is not None, f"chunk {chunk} is nowhere"
     return ref
-
-
-__all__ = ["GraphComputation", "run_graph"]

@@ -23,7 +23,8 @@ from dask_mars.client.records import RUNNING, Record, Records, ValueDescription
 from dask_mars.client.request import Backend, InlineBackend, Options, Request, checkpoint_settings
 from dask_mars.client.showing import Explanation, as_html, as_text
 from dask_mars.client.summaries import summary
-from dask_mars.errors import EngineStopped, refuse_unhashable
+from dask_mars.errors import EngineStopped
+from dask_mars.graph.chunks import refuse_unhashable
 from dask_mars.observe.counts import ChunkCounts, LayerCounts
 from dask_mars.observe.profile import ComputationProfile, profile_of
 
@@ -441,6 +442,3 @@ def _described(
     kind: str, dtype: str | None = None, shape: list[int | None] | None = None, size_bytes: int | None = None
 ) -> ValueDescription:
     return {"kind": kind, "dtype": dtype, "shape": shape, "bytes": size_bytes, "evicted": False}
-
-
-__all__ = ["Computation", "Outcome", "describe", "submit", "submit_graph"]

@@ -44,6 +44,3 @@ def _names(functions: Sequence[Callable[..., Any]]) -> list[str]:
         if not name.startswith("_") and name not in names:
             names.append(name)
     return names if len(names) <= _MOST_NAMES else [*names[:_MOST_NAMES], "..."]
-
-
-__all__ = ["local_literals", "raised_by", "run_chunk"]

@@ -79,6 +79,3 @@ class Observed:
     def _cancel_graph(self, number: int) -> bool:
         """Cancel the computation with a number; return False if there is none."""
         raise TypeError(f"expected an id or a Computation, not {number!r}: on a cluster there are no numbers")
-
-
-__all__ = ["Observed"]

@@ -43,13 +43,7 @@ class ValueDescription(TypedDict):
 
 
 class FailureText:
-    """The error of a computation as text: an exception would keep alive what its frames refer to.
-
-    Attributes
-    ----------
-    type, message : str
-        Type and message of the exception.
-    """
+    """The error of a computation as text: an exception would keep alive what its frames refer to."""
 
     def __init__(self, error: BaseException) -> None:
         self.type = type(error).__name__
@@ -72,36 +66,26 @@ class FailureText:
 
 
 class Record:
-    """One computation, as threads other than its calling thread see it.
+    """One computation, as threads other than its calling thread see it."""
 
-    The calling thread enters it as a context while it computes, possibly nested, and changes it. Other threads
-    read it and may call `cancel`. Nothing here waits, and no lock is held across a fork.
-
-    Attributes
-    ----------
-    name : str
-        The user's name for it.
-    state : str
-        One of `STATES`.
-    created_s, started_s, ended_s : float or None
-        Times of submission, of the first runnable chunk, and of the end, in seconds since 1970.
-    graph : int or None
-        The engine's number for the graph, if an engine computes it.
-    failure : FailureText or None
-        The error, if it has failed.
-    result : ValueDescription or None
-        Description of the result, if the computation was submitted.
-    """
+    # The calling thread enters it as a context while it computes, possibly nested, and changes it. Other threads
+    # read it and may call `cancel`. Nothing here waits, and no lock is held across a fork.
 
     def __init__(self, name: str = "", id: str | None = None, is_submitted: bool = False) -> None:
+        #: The user's name for it.
         self.name = name
         self.is_submitted = is_submitted
+        #: One of `STATES`.
         self.state = QUEUED
+        #: Times of submission, of the first runnable chunk, and of the end, in seconds since 1970.
         self.created_s = time.time()
         self.started_s: float | None = None
         self.ended_s: float | None = None
+        #: The engine's number for the graph, if an engine computes it.
         self.graph: int | None = None
+        #: The error, if it has failed.
         self.failure: FailureText | None = None
+        #: Description of the result, if the computation was submitted.
         self.result: ValueDescription | None = None
         self._id = id
         self._depth = 0
@@ -163,10 +147,8 @@ class Record:
             raise self._reason
 
     def run(self, source: Source, stop: Callable[[], bool], graph: int | None = None) -> None:
-        """Record that the graph is prepared and chunks run from now on.
-
-        `stop` returns False if the computation has finished, and raises `TimeoutError` if it will stop it later.
-        """
+        """Record that the graph is prepared and chunks run from now on."""
+        # `stop` returns False if the computation has finished, and raises `TimeoutError` if it will stop it later.
         with self._lock:
             # A cancellation before this point had no `stop` to call.
             self.raise_if_cancelled()
@@ -177,10 +159,8 @@ class Record:
             self.state = RUNNING
 
     def may_be_left(self, leave: Callable[[Exception], None]) -> None:
-        """Register a callback for cancellation before the computation runs.
-
-        The callback ends it, and its calling thread stops at the next `raise_if_cancelled`.
-        """
+        """Register a callback for cancellation before the computation runs."""
+        # The callback ends it, and its calling thread stops at the next `raise_if_cancelled`.
         self._leave = leave
 
     def abandon(self, error: Exception) -> None:
@@ -350,19 +330,3 @@ class Records:
         for record in self:
             found[record.state] += 1
         return found
-
-
-__all__ = [
-    "CANCELLED",
-    "FAILED",
-    "FINISHED",
-    "OVER",
-    "PREPARING",
-    "QUEUED",
-    "RUNNING",
-    "STATES",
-    "FailureText",
-    "Record",
-    "Records",
-    "ValueDescription",
-]

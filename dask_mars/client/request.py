@@ -25,42 +25,22 @@ _OF_RUNTIMES = ("memory_limit", "policy")
 
 
 class Options(NamedTuple):
-    """Options of a computation.
+    """Options of a computation."""
 
-    Attributes
-    ----------
-    num_workers : int or None
-        Most workers; None for all.
-    retries : int or None
-        Retries of a failed task; None for the configured value.
-    callbacks : iterable of tuple, optional
-        Used instead of those registered with Dask.
-    cache : mapping or None
-        Known values by key; None for the one in Dask's configuration.
-    rerun_exceptions_locally : bool or None
-        Run a failed task again in this process, for a debugger; None for the value in Dask's configuration.
-    """
-
+    #: Most workers; None for all.
     num_workers: int | None = None
+    #: Retries of a failed task; None for the configured value.
     retries: int | None = None
+    #: Used instead of those registered with Dask.
     callbacks: Any = None
+    #: Known values by key; None for the one in Dask's configuration.
     cache: Mapping[Hashable, Any] | None = None
+    #: Run a failed task again in this process, for a debugger; None for the value in Dask's configuration.
     rerun_exceptions_locally: bool | None = None
 
     @classmethod
     def known(cls, options: Mapping[str, Any]) -> Options:
-        """Return our options; ignore those of other schedulers, as Dask's own schedulers do.
-
-        Raises
-        ------
-        TypeError, ValueError
-            One of ours is invalid.
-
-        Warns
-        -----
-        UserWarning
-            An unknown one resembles one of ours.
-        """
+        """Return our options; ignore those of other schedulers, as Dask's own schedulers do."""
         found = cls(**{name: options[name] for name in cls._fields if name in options})
         for name in options.keys() - set(cls._fields):
             _warn_of_mistaken(name)
@@ -103,30 +83,19 @@ def _refuse_all_but_counts(name: str, value: Any) -> None:
 
 
 class Request(NamedTuple):
-    """A request for values of a Dask graph.
+    """A request for values of a Dask graph."""
 
-    Attributes
-    ----------
-    graph, keys : object
-        As for a Dask scheduler.
-    options : Options, optional
-        Options of the computation.
-    persist : bool, optional
-        Leave values in the store, and return nodes for graphs instead.
-    record : Record, optional
-        Record of the computation. Default: a new one.
-    checkpoint : CheckpointSettings, optional
-        Where to save results. Default: nowhere.
-    on_graph : callable, optional
-        Called with the prepared graph; it may raise to refuse it.
-    """
-
+    #: As for a Dask scheduler.
     graph: Any
     keys: Any
     options: Options = Options()
+    #: Leave values in the store, and return nodes for graphs instead.
     persist: bool = False
+    #: Record of the computation. Default: a new one.
     record: Record | None = None
+    #: Where to save results. Default: nowhere.
     checkpoint: CheckpointSettings | None = None
+    #: Called with the prepared graph; it may raise to refuse it.
     on_graph: Callable[[ChunkGraph], None] | None = None
 
 
@@ -177,6 +146,3 @@ def persist_with(
         *collections, traverse=False, optimize_graph=optimize_graph, scheduler=persisting, **known
     )
     return tuple(persisted)
-
-
-__all__ = ["Backend", "InlineBackend", "Options", "Request", "checkpoint_settings", "persist_with"]

@@ -16,7 +16,8 @@ from dask_mars import config, process_role
 from dask_mars.client.observed import Observed
 from dask_mars.client.records import Records
 from dask_mars.client.request import Backend, InlineBackend, Options, Request, checkpoint_settings, persist_with
-from dask_mars.errors import EngineStopped, refuse_unhashable
+from dask_mars.errors import EngineStopped
+from dask_mars.graph.chunks import refuse_unhashable
 
 if TYPE_CHECKING:
     from dask_mars.client.handles import Computation
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 #: Longest wait for a new thread to begin, in seconds.
 _BEGIN_S = 1.0
-#: All runtimes of this process.
 runtimes: weakref.WeakSet[Runtime] = weakref.WeakSet()
 
 
@@ -487,5 +487,3 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-__all__ = ["Runtime", "local_backend", "runtimes"]

@@ -178,6 +178,3 @@ def _bar(counts: ChunkCounts, state: str, width: str) -> Bar:
 
 def _shortened(message: str) -> str:
     return textwrap.shorten(cut(message, 10 * _MESSAGE_CHARACTERS), _MESSAGE_CHARACTERS, placeholder=" …")
-
-
-__all__ = ["Explanation", "as_html", "as_text", "memory_in_words", "runtime_as_html"]

@@ -35,6 +35,3 @@ def remaining_s(record: Record, counts: ChunkCounts, layers: Sequence[LayerCount
     if not any(layer.finished for layer in layers):
         return elapsed_s * (counts.total - counts.finished) / counts.finished
     return counting.remaining_s(elapsed_s, layers)
-
-
-__all__ = ["remaining_s", "summary"]

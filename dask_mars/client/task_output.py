@@ -11,19 +11,11 @@ _LINE_CHARACTERS, _LOG_CHARACTERS = 4_000, 200_000
 
 
 class OutputLine(NamedTuple):
-    """Output or a warning of a task.
+    """Output or a warning of a task."""
 
-    Attributes
-    ----------
-    time_s : float
-        Arrival time, in seconds since 1970.
-    stream : str
-        ``"stdout"``, ``"stderr"`` or ``"warning"``.
-    text : str
-        The output.
-    """
-
+    #: Arrival time, in seconds since 1970.
     time_s: float
+    #: ``"stdout"``, ``"stderr"`` or ``"warning"``.
     stream: str
     text: str
 
@@ -57,6 +49,3 @@ class TaskOutput:
         now_s = time.time()
         begun = [OutputLine(now_s, stream, text) for stream, text in self._begun.copy().items()]
         return [*self._lines.copy(), *begun], self._is_cut
-
-
-__all__ = ["OutputLine", "TaskOutput"]

@@ -36,10 +36,8 @@ class Together:
         return bool(self._places)
 
     def add(self, key: Key, needs: Collection[Key], start: Callable[[], Call | None]) -> None:
-        """Add a call, or more needs of a call that was added before.
-
-        `start` is called in the caller's thread and returns the call, or None if it has added more needs.
-        """
+        """Add a call, or more needs of a call that was added before."""
+        # `start` is called in the caller's thread and returns the call, or None if it has added more needs.
         self._places.setdefault(key, next(self._numbers))
         pending = [other for other in dict.fromkeys(needs) if other in self._places]
         self._missing[key], self._starts[key] = len(pending), start
@@ -71,6 +69,3 @@ class Together:
         """Start no more calls; running ones go on, as under Dask's threads."""
         if self._pool is not None:
             self._pool.shutdown(wait=all(future.done() for future in self._running), cancel_futures=True)
-
-
-__all__ = ["Call", "Key", "Together"]

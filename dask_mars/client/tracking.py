@@ -102,27 +102,17 @@ class EngineSource:
 
 
 class Last(NamedTuple):
-    """The last measurements of chunks when a computation ends; only numbers are kept of its graph.
+    """The last measurements of chunks when a computation ends; only numbers are kept of its graph."""
 
-    Attributes
-    ----------
-    total : int
-        Number of chunks to compute.
-    numbering : LayerIndex
-        The layers of chunks.
-    durations_s, stored_bytes : array
-        Columns of `ChunkMeasurements`.
-    failed : collection of int
-        Failed chunks.
-    inputs : sequence
-        The input chunks of each chunk.
-    """
-
+    #: Number of chunks to compute.
     total: int
+    #: The layers of chunks.
     numbering: LayerIndex
+    #: Columns of `ChunkMeasurements`.
     durations_s: array[float]
     stored_bytes: array[int]
     failed: Collection[int]
+    #: The input chunks of each chunk.
     inputs: Sequence[Sequence[int]]
 
 
@@ -194,10 +184,9 @@ class FinalSource:
 
 
 class _Ended:
-    """Keeps the keys of recently ended computations, up to `remembered` chunks in all.
+    """Keeps the keys of recently ended computations, up to `remembered` chunks in all."""
 
-    Later requests can then count chunks by layer and show blocks; without requests no chunk is counted.
-    """
+    # Later requests can then count chunks by layer and show blocks; without requests no chunk is counted.
 
     def __init__(self, remembered: int = 100_000) -> None:
         self._remembered = remembered
@@ -242,6 +231,3 @@ def _counted(total: int, finished: int, running: Collection[int], failed: Collec
     active = min(len(running), max(total - finished, 0))
     bad = min(len(failed), total - finished - active)
     return ChunkCounts(total, total - finished - active - bad, active, finished, bad)
-
-
-__all__ = ["EngineSource", "FinalSource", "Last"]

@@ -14,7 +14,7 @@ from dask_mars.cluster.admission import workers_of
 from dask_mars.cluster.marks import MARK
 from dask_mars.cluster.metrics import MEMORY_LIMIT, STORE_LIMIT, STORED
 from dask_mars.engine.memory_account import MemoryAccount
-from dask_mars.errors import refuse_unhashable
+from dask_mars.graph.chunks import refuse_unhashable
 from dask_mars.observe.profile import Profile, profile_of
 from dask_mars.runtime_state import RuntimeState
 

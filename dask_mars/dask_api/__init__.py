@@ -65,6 +65,6 @@ def warn_of_differences(error: BaseException | None = None) -> None:
     global _warned
     if _warned or not (missing or error):
         return
-    warnings.warn(DaskDiffers(dask.__version__, missing, error), stacklevel=2)
+    warnings.warn(DaskDiffers(dask.__version__, tuple(missing), error), stacklevel=2)
     # With a filter that turns the warning into an error, each call raises.
     _warned = True

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from dask_mars.config import Settings
 from dask_mars.engine.graph_run import GraphRun
-from dask_mars.errors import MemoryLimitTooLow, WorkerDied, WorkerOverLimit, describe_exit, has_crashed
+from dask_mars.errors import MemoryLimitTooLow, WorkerDied, WorkerOverLimit
+from dask_mars.exit_codes import describe_exit, has_crashed
 from dask_mars.limits import estimate_memory, library_bytes
 from dask_mars.scheduler.machine import Machine
 

@@ -23,7 +23,8 @@ from dask_mars.engine.startup import Startup
 from dask_mars.engine.templates import TemplateUser
 from dask_mars.engine.threads import ThreadHandle
 from dask_mars.engine.worker_handle import WorkerHandle
-from dask_mars.errors import WorkerStartFailed, WorkerStartTimeout, describe_exit, has_crashed
+from dask_mars.errors import WorkerStartFailed, WorkerStartTimeout
+from dask_mars.exit_codes import describe_exit, has_crashed
 from dask_mars.protocol.channel import UnreadableStream
 from dask_mars.protocol.main_module import main_origin
 from dask_mars.protocol.messages import Exit, Start
@@ -389,7 +390,7 @@ class Workforce:
         error = handle.start_error or (
             WorkerStartFailed(attempts, describe_exit(code))
             if stuck_in is None
-            else WorkerStartTimeout(attempts, self._settings.start_timeout_s, stuck_in)
+            else WorkerStartTimeout(attempts, "made no progress", self._settings.start_timeout_s, stuck_in)
         )
         threads_suffice = self._startup.may_use_threads(self._runs.values())
         are_up = any(worker.ready and (worker.is_process or threads_suffice) for worker in self._workers.values())

@@ -40,22 +40,7 @@ class Distribution(NamedTuple):
 
 
 class Draw:
-    """An array of random numbers that need not be made.
-
-    Parameters
-    ----------
-    distribution : Distribution
-        Distribution of the numbers.
-    seed : numpy.random.SeedSequence
-        Seed of the chunk; it is not changed.
-    shape : tuple of int
-        Shape of the array.
-
-    Attributes
-    ----------
-    dtype, shape, size
-        As of the array.
-    """
+    """An array of random numbers that need not be made."""
 
     __slots__ = ("_distribution", "_stream_type", "_words", "dtype", "shape", "size")
 

@@ -40,7 +40,6 @@ class Bound(NamedTuple):
 
     #: NumPy's name.
     name: str
-    #: Dtype of the result.
     dtype: np.dtype[Any]
     #: Takes the arguments and, if `takes_out`, the array for the result as `out`; otherwise returns the result.
     call: Call

@@ -105,6 +105,3 @@ def _parts(values: Any) -> Iterator[Any]:
         return
     for start in range(0, flat.size, _PART):
         yield flat[start : start + _PART].astype(np.float64)
-
-
-__all__ = ["DASK_FUNCTION", "block_histogram", "is_histogram"]

@@ -23,14 +23,9 @@ _WIDTH, _LEAST_WIDTH = 512, 16
 
 
 def by_columns(values: Any, axis: Any, dtype: Any) -> tuple[Any, Any] | None:
-    """Return sum and sum of squared differences to the mean, along the first axes of an array or along all.
-
-    Returns
-    -------
-    totals, squares : ndarray
-        With as many dimensions as the array. None instead of both if another way has to be taken: for another type
-        or axis, or for sums that are not finite, about which NumPy warns.
-    """
+    """Return sum and sum of squared differences to the mean, along the first axes of an array or along all."""
+    # None instead of both if another way has to be taken: for another type or axis, or for sums that are not
+    # finite, about which NumPy warns.
     drawn = type(values) is draws.Draw
     if native.moments is None or np.dtype(dtype) != _FLOAT64 or values.dtype != _FLOAT64:
         return None
@@ -97,6 +92,3 @@ def _of_all(numbers: Any, size: int) -> tuple[np.ndarray, np.ndarray]:
     mean = total / size
     squares = np.sum(found.squares) + sum([count * np.sum((means - mean) ** 2) for count, means in groups])
     return np.array([total + pivot * size]), np.array([squares])
-
-
-__all__ = ["by_columns"]

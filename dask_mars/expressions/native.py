@@ -105,13 +105,9 @@ class _Step(NamedTuple):
 
 
 class NativePlan:
-    """A chain as a native program.
+    """A chain as a native program."""
 
-    Raises
-    ------
-    Unsupported
-        A step has no suitable loop for these types.
-    """
+    # It raises `Unsupported` if a step has no suitable loop for these types.
 
     def __init__(self, chain: Chain) -> None:
         if not AVAILABLE:

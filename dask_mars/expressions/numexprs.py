@@ -54,13 +54,9 @@ class _Call(NamedTuple):
 
 
 class NumexprPlan:
-    """A chain as calls of numexpr: each stores one result, and everything before it stays in blocks.
+    """A chain as calls of numexpr: each stores one result, and everything before it stays in blocks."""
 
-    Raises
-    ------
-    Unsupported
-        Numexpr is missing, or no two steps in a row are exact in it.
-    """
+    # It raises `Unsupported` if numexpr is missing, or no two steps in a row are exact in it.
 
     def __init__(self, chain: Chain) -> None:
         if chain.made or _interpreter() is None or _status() is None:

@@ -160,6 +160,3 @@ def with_means_of_moments(operand: Operand) -> Operand:
     return Operand(
         operand.name, tuple(functions), tuple(steps), operand.input_count, operand.literal_count, operand.in_client
     )
-
-
-__all__ = ["MeanOfMoments", "RItem", "with_means_of_moments", "without_unread"]

@@ -40,47 +40,10 @@ class Finishing(NamedTuple):
 
 
 class EvaluationPlan:
-    """A plan for evaluating a region with inputs of known types.
+    """A plan for evaluating a region with inputs of known types."""
 
-    Slots number the region's values: its inputs first, then the result of each step.
-
-    Parameters
-    ----------
-    program, known, outputs
-        As for `RegionFunction`.
-    values : tuple
-        Inputs of the types that the plan is for.
-
-    Attributes
-    ----------
-    types, shapes : dict
-        For each slot: its dtype, or the type of a Python number; and its shape.
-    shape : tuple of int
-        Largest shape; slots of this shape are computed by the kernel, smaller ones before.
-    transposed : bool
-        Whether the arrays are in Fortran order.
-    bound, slots : dict
-        For each elementwise step: its function for these types, and the slots of its arguments.
-    before : list of int
-        Slots that are computed before the kernel runs.
-    kernel : NativePlan or NumexprPlan
-        Computes the chain of steps of the largest shape, and passes of reductions.
-    draws : list of int
-        Slots of random numbers that the kernel draws.
-    outputs : list of int
-        Slots that are returned.
-    reductions : list of Reducing
-        Passes of reductions. Their slots, and those of their preparations, follow those of the steps.
-    finishing : list of Finishing
-        Reductions computed from these passes.
-    failures : int
-        How often the plan turned out to be unusable.
-
-    Raises
-    ------
-    Unsupported
-        There is no such plan. NumPy's own errors for these types are raised as well.
-    """
+    # Slots number the region's values: its inputs first, then the result of each step. It raises `Unsupported` if
+    # there is none, and NumPy's own errors for the types.
 
     def __init__(
         self,
@@ -89,37 +52,48 @@ class EvaluationPlan:
         outputs: tuple[int, ...],
         values: tuple[Any, ...],
     ) -> None:
+        #: How often the plan turned out to be unusable.
         self.failures = 0
         self.count = program.input_count
+        #: Slots that are returned.
         self.outputs = [self.count + step for step in outputs]
+        #: Dtype of each slot, or the type of a Python number; and its shape.
         self.types: dict[int, Any] = {}
         self.shapes: dict[int, tuple[int, ...]] = {}
         for slot, value in enumerate(values):
             self.types[slot] = _type(value)
             self.shapes[slot] = value.shape if isinstance(value, (np.ndarray, Draw)) else ()
+        #: For each elementwise step: its function for these types, and the slots of its arguments.
         self.bound: dict[int, Bound] = {}
         self.slots: dict[int, tuple[int, ...]] = {}
         reductions = self._resolve(program, known, values)
         shapes = set(self.shapes.values())
+        #: Largest shape; slots of this shape are computed by the kernel, smaller ones before.
         self.shape = max(shapes, key=lambda shape: (len(shape), math.prod(shape)))
         if any(np.broadcast_shapes(shape, self.shape) != self.shape for shape in shapes):
             raise Unsupported
+        #: Slots of random numbers that the kernel draws.
         self.draws = [
             slot
             for slot, value in enumerate(values)
             if isinstance(value, Draw) and self.shapes[slot] == self.shape
         ]
+        #: Whether the arrays are in Fortran order.
         self.transposed = self._layout(values)
         self.slot_count = self.count + len(program.steps)
+        #: Passes of reductions. Their slots, and those of their preparations, follow those of the steps.
         self.reductions: list[Reducing] = []
+        #: Reductions computed from these passes.
         self.finishing: list[Finishing] = []
         self._prepare_reductions(program, reductions, values)
         chain = [slot for slot in self.bound if self.shapes[slot] == self.shape]
+        #: Slots that are computed before the kernel runs.
         self.before = [slot for slot in self.bound if slot not in set(chain)]
         if not chain and not self._pays():
             raise Unsupported
         if not any(slot < self.count + len(program.steps) for slot in chain) and self._rounds_otherwise():
             raise Unsupported
+        #: Computes the chain of steps of the largest shape, and passes of reductions.
         self.kernel = _kernel(self._chain(chain, values))
 
     def _chain(self, steps: list[int], values: tuple[Any, ...]) -> Chain:
@@ -198,11 +172,9 @@ class EvaluationPlan:
         return reduced.ufunc is np.add and reduced.dtype.char == "d" and self._has_short_rows(reduced)
 
     def _rounds_otherwise(self) -> bool:
-        """Return whether sums in single precision add up in another order than NumPy's.
-
-        Both orders are equally accurate, but near zero they share few digits, so NumPy computes plain sums of this
-        kind. Along adjacent axes the order is NumPy's, or blocks are added up pairwise.
-        """
+        """Return whether sums in single precision add up in another order than NumPy's."""
+        # Both orders are equally accurate, but near zero they share few digits, so NumPy computes plain sums of
+        # this kind. Along adjacent axes the order is NumPy's, or blocks are added up pairwise.
         return any(
             reduced.ufunc is np.add
             and reduced.dtype.char in "fF"

@@ -137,6 +137,3 @@ def _adds(function: Callable[..., Any], step: Step) -> bool:
         return False
     known = functions.reduction(function, step.keywords)
     return known is not None and [(part.prepare, part.ufunc) for part in known.parts] == [(None, np.add)]
-
-
-__all__ = ["SelectedSum", "with_selected_sums"]

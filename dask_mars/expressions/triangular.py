@@ -89,6 +89,3 @@ def _geqrt() -> Any:
         function.argtypes, function.restype = [ctypes.c_void_p] * 9, None
         return function
     return None
-
-
-__all__ = ["triangular_factor"]

@@ -75,15 +75,3 @@ def full_name(function: Any) -> str:
         named = type(named)
         name = named.__qualname__
     return f"{module_of(named)}.{name}"
-
-
-__all__ = [
-    "attribute",
-    "called_by",
-    "full_name",
-    "is_named",
-    "is_of_toolz",
-    "look_up",
-    "module_of",
-    "package_of",
-]

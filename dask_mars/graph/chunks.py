@@ -14,46 +14,34 @@ from typing import Any, NamedTuple
 #: A Dask key: a str, bytes, int, float or a (nested) tuple of them.
 Key = Hashable
 
+
+def refuse_unhashable(key: Any) -> None:
+    """Raise TypeError with the name of something that cannot be a key of a graph."""
+    try:
+        hash(key)
+    except TypeError as error:
+        raise TypeError(f"Key {key!r} cannot be a key: {error}") from None
+
+
 #: Operand number of a chunk whose value is known before anything runs.
 DATA = -1
 
 
 class Step(NamedTuple):
-    """One call of an operand's program.
+    """One call of an operand's program."""
 
-    Values are numbered: first the chunk's inputs, then its literals, then the result of each step in turn.
+    # Values are numbered: first the chunk's inputs, then its literals, then the result of each step in turn.
 
-    Attributes
-    ----------
-    function : int
-        Position of the callable in `Operand.functions`.
-    slots : tuple of int
-        Numbers of the values passed as positional arguments, then as keyword arguments.
-    keywords : tuple of str
-        Names for the last ``len(keywords)`` slots.
-    """
-
+    #: Position of the callable in `Operand.functions`.
     function: int
+    #: Numbers of the values passed as positional arguments, then as keyword arguments.
     slots: tuple[int, ...]
+    #: Names for the last ``len(keywords)`` slots.
     keywords: tuple[str, ...]
 
 
 class Operand:
-    """The program that computes chunks of one kind from their inputs and literals.
-
-    Attributes
-    ----------
-    name : str
-        Display name: that of the last function called.
-    functions : tuple of callable
-        The callables that the steps use, each once.
-    steps : tuple of Step
-        The program; the result of the last step is the chunk's value.
-    input_count, literal_count : int
-        Number of values before the first step's result.
-    in_client : bool
-        Whether it must run in the user's own process.
-    """
+    """The program that computes chunks of one kind from their inputs and literals."""
 
     __slots__ = ("_plan", "functions", "in_client", "input_count", "literal_count", "name", "steps")
 
@@ -66,11 +54,16 @@ class Operand:
         literal_count: int,
         in_client: bool = False,
     ) -> None:
+        #: Display name: that of the last function called.
         self.name = name
+        #: The callables that the steps use, each once.
         self.functions = functions
+        #: The program; the result of the last step is the chunk's value.
         self.steps = steps
+        #: Number of values before the first step's result.
         self.input_count = input_count
         self.literal_count = literal_count
+        #: Whether it must run in the user's own process.
         self.in_client = in_client
         self._plan: list[_PlannedStep] | None = None
 
@@ -88,16 +81,9 @@ class Operand:
         return f"<Operand {self.name} steps={len(self.steps)}>"
 
     def run(self, inputs: list[Any], literals: tuple[Any, ...]) -> Any:
-        """Compute one chunk.
-
-        Parameters
-        ----------
-        inputs : list
-            Values of the chunk's inputs. The list is consumed: entries are dropped after their last use, so that a
-            temporary is freed as soon as no later step needs it.
-        literals : tuple
-            The chunk's literals.
-        """
+        """Compute one chunk."""
+        # The list of inputs is consumed: entries are dropped after their last use, so that a temporary is freed as
+        # soon as no later step needs it.
         if self._plan is None:
             self._plan = _make_plan(self)
         inputs.extend(literals)
@@ -105,10 +91,8 @@ class Operand:
         return inputs.pop()
 
     def run_all(self, inputs: list[Any], outputs: tuple[int, ...]) -> list[Any]:
-        """Compute one chunk, consuming a list of inputs and literals; return the results of several steps.
-
-        `outputs` must be the same in every call.
-        """
+        """Compute one chunk, consuming a list of inputs and literals; return the results of several steps."""
+        # `outputs` must be the same in every call.
         if self._plan is None:
             self._plan = _make_plan(self, outputs)
         _execute(self._plan, inputs)
@@ -155,10 +139,7 @@ def _make_plan(operand: Operand, outputs: tuple[int, ...] = ()) -> list[_Planned
 
 
 class Subprogram:
-    """An operand as a callable: one function in the program that calls it.
-
-    Dask shares one inner graph between all blocks of a fused layer, and so does this class.
-    """
+    """An operand as a callable: one function in the program that calls it."""
 
     __slots__ = ("literals", "operand")
 
@@ -180,10 +161,9 @@ class Subprogram:
 
 
 class Constant:
-    """A function without parameters that returns a value that all chunks of an operand share.
+    """A function without parameters that returns a value that all chunks of an operand share."""
 
-    As a part of the operand the value travels once; as a literal it would travel with every chunk.
-    """
+    # As a part of the operand the value travels once; as a literal it would travel with every chunk.
 
     __slots__ = ("value",)
 
@@ -199,47 +179,32 @@ class Constant:
 
 
 class Declared(NamedTuple):
-    """Declaration of a Dask collection about the chunks of one of its layers.
+    """Declaration of a Dask collection about the chunks of one of its layers."""
 
-    Attributes
-    ----------
-    dtype : numpy.dtype
-        Dtype of every chunk.
-    chunks : tuple of tuple of int
-        Sizes of the chunks along each dimension, NaN where unknown before they are computed.
-    is_broadcast : bool
-        Whether the elements of a chunk share memory with each other, or with its input.
-    """
-
+    #: Dtype of every chunk.
     dtype: Any
+    #: Sizes of the chunks along each dimension, NaN where unknown before they are computed.
     chunks: tuple[tuple[int, ...], ...]
+    #: Whether the elements of a chunk share memory with each other, or with its input.
     is_broadcast: bool = False
 
 
 class Restriction(NamedTuple):
-    """The user's annotation of where a chunk may be computed on a cluster.
+    """The user's annotation of where a chunk may be computed on a cluster."""
 
-    Attributes
-    ----------
-    workers : tuple of str
-        Addresses, names or hosts; empty for any.
-    loose : bool
-        Whether other workers will do if these are absent.
-    resources : tuple of (str, float)
-        Amounts of a worker's resources that the chunk takes while it is computed.
-    """
-
+    #: Addresses, names or hosts; empty for any.
     workers: tuple[str, ...]
+    #: Whether other workers will do if these are absent.
     loose: bool
+    #: Amounts of a worker's resources that the chunk takes while it is computed.
     resources: tuple[tuple[str, float], ...]
 
 
 @dataclass(slots=True)
 class ChunkGraph:
-    """A whole computation, by dense integer ids in a good order of execution.
+    """A whole computation, by dense integer ids in a good order of execution."""
 
-    Every chunk's inputs have smaller ids than the chunk itself. All lists are indexed by chunk id.
-    """
+    # Every chunk's inputs have smaller ids than the chunk itself. All lists are indexed by chunk id.
 
     #: Dask's key of each chunk.
     keys: list[Key] = field(default_factory=list)
@@ -249,7 +214,6 @@ class ChunkGraph:
     literals: list[tuple[Any, ...]] = field(default_factory=list)
     #: Each chunk's inputs, as its operand expects them; the same chunk may stand more than once.
     inputs: list[tuple[int, ...]] = field(default_factory=list)
-    #: The operands, each once.
     operands: list[Operand] = field(default_factory=list)
     #: Values of the chunks whose operand is `DATA`.
     values: dict[int, Any] = field(default_factory=dict)
@@ -302,10 +266,7 @@ class ChunkGraph:
         return layer_of(self.keys[chunk])
 
     def shape_of(self, chunk: int) -> tuple[int, ...] | None:
-        """Return the declared shape of a chunk, or None if there is none or a dimension is unknown.
-
-        An estimate; see `declared_bytes`.
-        """
+        """Return the declared shape of a chunk, or None if there is none or a dimension is unknown."""
         declared, index = self._declared(chunk)
         return None if declared is None else _shape(declared, index)
 
@@ -315,14 +276,12 @@ class ChunkGraph:
         return None if declared is None else declared.dtype
 
     def declared_bytes(self, chunk: int) -> int | None:
-        """Return the bytes of an array of a chunk's declared shape and dtype, or None without a declaration.
-
-        An estimate by collections that have not seen the values. Dask's declarations err in these ways: partial
-        results of mean, var and moment are dicts of two or three such arrays, and those of argmin and argmax have
-        pairs as elements; a boolean index, and its consumers, are declared as if all elements were selected; topk
-        and bincount have a few elements where one is declared. Masks come on top. A wrong declaration of the
-        user's for `map_blocks` is believed.
-        """
+        """Return the bytes of an array of a chunk's declared shape and dtype, or None without a declaration."""
+        # An estimate by collections that have not seen the values. Dask's declarations err in these ways: partial
+        # results of mean, var and moment are dicts of two or three such arrays, and those of argmin and argmax
+        # have pairs as elements; a boolean index, and its consumers, are declared as if all elements were
+        # selected; topk and bincount have a few elements where one is declared. Masks come on top. A wrong
+        # declaration of the user's for `map_blocks` is believed.
         if chunk in self.joined_bytes:
             return self.joined_bytes[chunk]
         key: Any = self.keys[chunk]
@@ -353,10 +312,9 @@ class ChunkGraph:
 
 
 class DeclaredSizes(Sequence[int | None]):
-    """Declared bytes of each chunk of a graph in the store, None without a declaration.
+    """Declared bytes of each chunk of a graph in the store, None without a declaration."""
 
-    They are computed on demand, as most are never needed.
-    """
+    # They are computed on demand, as most are never needed.
 
     __slots__ = ("_graph", "_inline_bytes")
 

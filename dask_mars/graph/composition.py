@@ -6,12 +6,10 @@ from dask_mars.graph.chunks import ChunkGraph
 
 
 def composed_of(before: ChunkGraph, after: ChunkGraph, most: int | None = None) -> list[list[int]]:
-    """Return, for each chunk after composing, the chunks before composing that it computes.
-
-    These are the chunk of the same key and its ancestors down to the next remaining chunks. A chunk with a new key
-    was split off its consumer, and computes the part that the consumer does not. With `most` the search stops
-    after that many for each chunk.
-    """
+    """Return, for each chunk after composing, the chunks before composing that it computes."""
+    # These are the chunk of the same key and its ancestors down to the next remaining chunks. A chunk with a new
+    # key was split off its consumer, and computes the part that the consumer does not. With `most` the search
+    # stops after that many for each chunk.
     kept = {before.ids[key] for key in after.keys if key in before.ids}
     found: list[list[int]] = []
     for chunk, key in enumerate(after.keys):
@@ -34,6 +32,3 @@ def _needed(graph: ChunkGraph, chunk: int, kept: set[int], most: int | None) -> 
             needed.add(part)
             stack += [source for source in graph.inputs[part] if source not in kept]
     return sorted(needed)
-
-
-__all__ = ["composed_of"]

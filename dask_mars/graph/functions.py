@@ -22,36 +22,14 @@ _HOMES_OF_UFUNCS = ("numpy", "scipy.special")
 
 
 def function_id_of(path: str) -> int:
-    """Return the function id of a path: 32 bits, unsigned, the same in every process.
-
-    Parameters
-    ----------
-    path : str
-        As `path_of` returns it. The hash is of the path with a dot in place of the colon.
-
-    Examples
-    --------
-    >>> function_id_of("mars.tensor.random.core:TensorRandomOperand")
-    574610788
-    """
+    """Return the function id of a path: 32 bits, unsigned, the same in every process."""
     return int(mmh3.hash(path.replace(":", "."), signed=False))
 
 
 def path_of(function: Callable[..., Any]) -> str | None:
-    """Return the path under which every process finds this very callable.
-
-    Returns
-    -------
-    str or None
-        ``"module:qualified.name"``, with a colon because a class may have the name of a module; None if the path
-        now leads to another object, or if cloudpickle pickles the module by value.
-
-    Examples
-    --------
-    >>> from collections import OrderedDict
-    >>> path_of(OrderedDict.fromkeys), path_of(OrderedDict.move_to_end)
-    (None, 'collections:OrderedDict.move_to_end')
-    """
+    """Return the path under which every process finds this very callable."""
+    # It has a colon because a class may have the name of a module. None if the path now leads to another object,
+    # or if cloudpickle pickles the module by value.
     if not is_named(function):
         return None
     for module, name in _names(function):
@@ -94,10 +72,9 @@ def _is_pickled_by_value(module: str) -> bool:
 
 
 class FunctionRegistry:
-    """Maps function ids to paths, and from their first use to callables.
+    """Maps function ids to paths, and from their first use to callables."""
 
-    The sender of operands fills its registry by asking for ids, the receiver fills its own by learning.
-    """
+    # The sender of operands fills its registry by asking for ids, the receiver fills its own by learning.
 
     def __init__(self) -> None:
         self._paths: dict[int, str] = {}
@@ -105,11 +82,9 @@ class FunctionRegistry:
         self._callables: dict[int, str | Callable[..., Any]] = {}
 
     def function_id(self, function: Callable[..., Any]) -> int | None:
-        """Return the function id of a callable; None if it has none, or if another path has the same id.
-
-        Each call checks that the path still leads to this callable: it may have been replaced, or its module
-        reloaded.
-        """
+        """Return the function id of a callable; None if it has none, or if another path has the same id."""
+        # Each call checks that the path still leads to this callable: it may have been replaced, or its module
+        # reloaded.
         path = path_of(function)
         if path is None:
             return None
@@ -128,15 +103,7 @@ class FunctionRegistry:
         self._callables.setdefault(function_id, path)
 
     def __getitem__(self, function_id: int) -> Callable[..., Any]:
-        """Return the callable, importing its module if need be.
-
-        Raises
-        ------
-        KeyError
-            The function id was never learnt.
-        ImportError, AttributeError
-            The path leads nowhere in this process.
-        """
+        """Return the callable, importing its module if need be."""
         known = self._callables[function_id]
         module, _, name = self._paths[function_id].partition(":")
         if type(known) is str or sys.modules.get(module) is None:

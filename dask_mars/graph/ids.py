@@ -35,18 +35,7 @@ class SubtaskId(NamedTuple):
 
 
 def subtask_id(graph: int, stage: int, number: int) -> bytes:
-    """Compose an id.
-
-    Raises
-    ------
-    ValueError
-        A number is negative or does not fit.
-
-    Examples
-    --------
-    >>> subtask_id(1, 1, 1).hex()
-    '010000000100010000000000'
-    """
+    """Compose an id."""
     if 0 <= graph < GRAPH_LIMIT and 0 <= stage < STAGE_LIMIT and 0 <= number < NUMBER_LIMIT:
         return _LAYOUT.pack(graph, stage, number & 0xFFFF, number >> 16)
     limits = f"{GRAPH_LIMIT - 1}, {STAGE_LIMIT - 1} and {NUMBER_LIMIT - 1}"
@@ -54,27 +43,14 @@ def subtask_id(graph: int, stage: int, number: int) -> bytes:
 
 
 def write_subtask_id(buffer: Any, graph: int, stage: int, number: int) -> None:
-    """Compose an id at the start of a writable buffer.
-
-    The last bytes are written last: if a process ends in the middle of writing over `NO_SUBTASK`, the id left
-    there has a number larger than any graph has chunks.
-    """
+    """Compose an id at the start of a writable buffer."""
+    # The last bytes are written last: if a process ends in the middle of writing over `NO_SUBTASK`, the id left
+    # there has a number larger than any graph has chunks.
     _LAYOUT.pack_into(buffer, 0, graph, stage, number & 0xFFFF, number >> 16)
 
 
 def decode_subtask_id(data: bytes | memoryview) -> SubtaskId:
-    """Return the parts of an id.
-
-    Raises
-    ------
-    ValueError
-        The bytes are no id: of another length, or `NO_SUBTASK`.
-
-    Examples
-    --------
-    >>> decode_subtask_id(bytes.fromhex("010000000100010000000000"))
-    SubtaskId(graph=1, stage=1, number=1)
-    """
+    """Return the parts of an id."""
     if len(data) != SUBTASK_ID_BYTES:
         raise ValueError(f"a subtask id has {SUBTASK_ID_BYTES} bytes, not {len(data)}")
     graph, stage, low, high = _LAYOUT.unpack(data)
@@ -84,13 +60,7 @@ def decode_subtask_id(data: bytes | memoryview) -> SubtaskId:
 
 
 def depths_of(inputs: Sequence[Sequence[int]]) -> list[int]:
-    """Return the longest distance of each chunk from a chunk without inputs, in steps.
-
-    Examples
-    --------
-    >>> depths_of([(), (), (0, 1), (0, 2)])
-    [0, 0, 1, 2]
-    """
+    """Return the longest distance of each chunk from a chunk without inputs, in steps."""
     depths = [0] * len(inputs)
     for chunk, sources in enumerate(inputs):
         if sources:
@@ -99,13 +69,7 @@ def depths_of(inputs: Sequence[Sequence[int]]) -> list[int]:
 
 
 class SubtaskIds:
-    """The ids of a graph's chunks. The first request, in any thread, computes the depths.
-
-    Examples
-    --------
-    >>> decode_subtask_id(SubtaskIds(7, [(), (), (0, 1)])[2])
-    SubtaskId(graph=7, stage=1, number=2)
-    """
+    """The ids of a graph's chunks. The first request, in any thread, computes the depths."""
 
     __slots__ = ("_depths", "_graph", "_inputs")
 

@@ -21,10 +21,8 @@ _FINALIZE = "finalize-hlgfinalizecompute"
 
 
 def is_shared_target(target: Any) -> bool:
-    """Return whether writes from another process reach the user's store.
-
-    Only targets addressed by a path or a URL qualify: a Zarr array that is not held in memory.
-    """
+    """Return whether writes from another process reach the user's store."""
+    # Only targets addressed by a path or a URL qualify: a Zarr array that is not held in memory.
     if package_of(type(target)) != "zarr":
         return False
     store = getattr(target, "store", None)
@@ -56,10 +54,8 @@ def is_locked_store(task: Any) -> bool:
 
 
 def target_key(task: Task, inner: Mapping[Any, Any], outer: Mapping[Any, Any]) -> Any:
-    """Return the key of the task that makes the target of a storing task, or None if the target is given.
-
-    The maker has to run where the stores do, as they must write into its result and not into copies.
-    """
+    """Return the key of the task that makes the target of a storing task, or None if the target is given."""
+    # The maker has to run where the stores do, as they must write into its result and not into copies.
     target = _resolve(task.args[1], inner, outer)
     return target.key if isinstance(target, TaskRef) else getattr(target, "target", None)
 
@@ -75,10 +71,8 @@ def _resolve(target: Any, *scopes: Mapping[Any, Any]) -> Any:
 
 
 def assembles_result(key: Any) -> bool:
-    """Return whether a key belongs to the task by which Dask assembles a collection's result.
-
-    Such a task runs in the user's process; elsewhere its result would be copied twice more.
-    """
+    """Return whether a key belongs to the task by which Dask assembles a collection's result."""
+    # Such a task runs in the user's process; elsewhere its result would be copied twice more.
     return type(key) is str and key.startswith(_FINALIZE)
 
 

@@ -60,8 +60,6 @@ LARGE_LITERAL_BYTES = 1 << 16
 #: Maximum steps of an inner graph shared by blocks that are inlined into each block's program.
 _LONGEST_INLINED = 30
 
-_MISSING = object()
-
 # Literals that a legacy task may mean as keys: True is the key 1.
 _MAY_BE_KEYS = frozenset({int, float, str, bool})
 # Types in which legacy tasks may hold keys or tasks, their subclasses included.
@@ -126,16 +124,6 @@ class Compiler:
         self._held: dict[int, Constant] = {}
         # Functions made here, kept alive because programs are compared by the ids of their functions.
         self._keep: list[Any] = []
-
-    # -- for layers -------------------------------------------------------------------------------------------
-
-    def new_program(self) -> Program:
-        """Return an empty program."""
-        return Program()
-
-    def emit_list(self, program: Program, codes: list[int]) -> int:
-        """Add a step that makes a list of values."""
-        return program.step(make_list, tuple(codes))
 
     def emit_result(self, program: Program, node: GraphNode, local: dict[Key, int]) -> None:
         """Add the steps of a node whose value is the program's result."""
@@ -424,11 +412,9 @@ class Compiler:
         return kind in _PLAIN
 
     def _split_store(self, key: Key, node: Task) -> Task:
-        """Cut a fused task in two where it writes into the user's own memory, or under a lock.
-
-        A worker computes the source. The write and its successors stay in the client, or have the lock to
-        themselves.
-        """
+        """Cut a fused task in two where it writes into the user's own memory, or under a lock."""
+        # A worker computes the source. The write and its successors stay in the client, or have the lock to
+        # themselves.
         inner, outkey, inkeys, *dependencies = (
             argument.value if isinstance(argument, DataNode) else argument for argument in node.args
         )

@@ -12,8 +12,7 @@ from itertools import repeat
 from typing import Any, NoReturn
 
 from dask_mars.dask_api.core import Alias, DataNode, TaskRef
-from dask_mars.errors import refuse_unhashable
-from dask_mars.graph.chunks import DATA, ChunkGraph, Key
+from dask_mars.graph.chunks import DATA, ChunkGraph, Key, refuse_unhashable
 from dask_mars.optimize.compiler import Compiler
 from dask_mars.optimize.fronts.base import ChunkRecord, LazyLayer
 from dask_mars.optimize.programs import Program
@@ -25,25 +24,7 @@ _KEYS_BETWEEN_CHECKPOINTS = 20_000
 
 
 class Converter:
-    """Turns one Dask graph into a `ChunkGraph`.
-
-    Parameters
-    ----------
-    dsk : mapping
-        A low-level Dask graph: key to `GraphNode`, legacy task or value.
-    layers : iterable of LazyLayer
-        Layers whose blocks belong to the graph as well; none of them need be materialised.
-    resolve_missing : callable, optional
-        Returns the value of a key that the graph refers to and does not have, None if unknown.
-    split_locked_stores : bool, optional
-        As `Compiler` takes it.
-    asked_for : collection of key, optional
-        As `LazyLayers` takes it.
-    keep_file_shuffles : bool, optional
-        Leave shuffles through files as they are, see `Shuffles`.
-    checkpoint : callable, optional
-        Called now and then; it raises if the graph is cancelled.
-    """
+    """Turns one Dask graph into a `ChunkGraph`."""
 
     def __init__(
         self,

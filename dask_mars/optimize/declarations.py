@@ -81,11 +81,9 @@ _DENSE = frozenset({"numpy.ndarray", "numpy.ma.MaskedArray", "numpy.ma.core.Mask
 
 
 def declarations(dsk: Any, tasks: Mapping[Key, Any] | None = None) -> dict[str, Declared]:
-    """Return the declarations of an expression's arrays about their chunks, by the names of their layers.
-
-    Optimisation drops them, so this reads the layers as the user made them. Fused layers and composed chunks have
-    the name of their last, so its declaration holds for them.
-    """
+    """Return the declarations of an expression's arrays about their chunks, by the names of their layers."""
+    # Optimisation drops them, so this reads the layers as the user made them. Fused layers and composed chunks
+    # have the name of their last, so its declaration holds for them.
     found: dict[str, Declared] = {}
     for graph in _high_level_graphs(dsk):
         for name, layer in graph.layers.items():
@@ -130,6 +128,3 @@ def _high_level_graphs(dsk: Any) -> Iterator[HighLevelGraph]:
     elif isinstance(dsk, (_HLGExprSequence, _ExprSequence)):
         for operand in dsk.operands:
             yield from _high_level_graphs(operand)
-
-
-__all__ = ["HONOURED", "annotate", "annotations_of", "declarations"]

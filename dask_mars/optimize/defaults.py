@@ -49,6 +49,3 @@ def _recompute_rules(reductions: bool) -> RecomputeRules:
         return never_stored(operand, reductions)
 
     return RecomputeRules(is_source, make_ns, never_stored)
-
-
-__all__ = ["engine_options", "limits_for", "recompute_rules"]

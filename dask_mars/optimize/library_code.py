@@ -232,6 +232,3 @@ def _slots(kind: type) -> list[str]:
         slots = base.__dict__.get("__slots__", ())
         found += [slots] if isinstance(slots, str) else slots
     return [name for name in found if name not in ("__dict__", "__weakref__")]
-
-
-__all__ = ["FRAMES", "is_library_code", "library_modules"]

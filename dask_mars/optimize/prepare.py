@@ -24,29 +24,19 @@ TransformTasks = Callable[[Mapping[Key, Any]], Mapping[Key, Any]]
 
 
 class PrepareOptions(NamedTuple):
-    """Options of `prepare`.
+    """Options of `prepare`."""
 
-    Attributes
-    ----------
-    limits : Limits
-        Limits of the passes. By default chunks that could run in parallel stay apart.
-    resolve_missing : callable or None
-        Returns the value of a key that the graph refers to and does not have, None if unknown.
-    select_unmergeable : callable or None
-        Selects chunks that no pass changes. Stores under a lock are then separate, too.
-    keep_file_shuffles : bool
-        Leave shuffles through files as Dask makes them. Otherwise they go through the store.
-    checkpoint : callable
-        Called now and then; it raises `Cancelled` if the graph is cancelled.
-    on_pass : callable
-        Called after each pass with its name, and the number of chunks before and after it.
-    """
-
+    #: Limits of the passes. By default chunks that could run in parallel stay apart.
     limits: Limits = Limits()
+    #: Returns the value of a key that the graph refers to and does not have, None if unknown.
     resolve_missing: Callable[[Key], Any] | None = None
+    #: Selects chunks that no pass changes. Stores under a lock are then separate, too.
     select_unmergeable: SelectUnmergeable | None = None
+    #: Leave shuffles through files as Dask makes them. Otherwise they go through the store.
     keep_file_shuffles: bool = False
+    #: Called now and then; it raises `Cancelled` if the graph is cancelled.
     checkpoint: Callable[[], None] = lambda: None
+    #: Called after each pass with its name, and the number of chunks before and after it.
     on_pass: OnPass = lambda name, before, after: None
 
 
@@ -63,30 +53,9 @@ def prepare(
     cache: Mapping[Key, Any] | None = None,
     transform_tasks: TransformTasks | None = None,
 ) -> ChunkGraph:
-    """Return the chunk graph that computes keys of a Dask graph.
-
-    Parameters
-    ----------
-    dsk : Expr, HighLevelGraph or mapping
-        As Dask calls a scheduler.
-    wanted : iterable of Key
-        The requested keys, flattened.
-    options : PrepareOptions, optional
-        What the executor allows.
-    composed : bool, optional
-        Run the passes, as every computation does. Otherwise each block of each layer that the user has made is a
-        chunk of its own, which shows the effect of the passes.
-    cache : mapping, optional
-        Known values of keys. The graph then has the tasks that Dask's own schedulers would run, so that the keys
-        with known values can be found.
-    transform_tasks : callable, optional
-        Takes these tasks, and returns those to run. The graph then has these tasks, too, and no chains.
-
-    Raises
-    ------
-    KeyError, ValueError, RuntimeError
-        As `convert`.
-    """
+    """Return the chunk graph that computes keys of a Dask graph."""
+    # With a `cache` of values or with `transform_tasks` the graph has the tasks that Dask's own schedulers would
+    # run, and no chains. Unless `composed`, each block of each layer that the user has made is a chunk of its own.
     with gc_control.collect_rarely():
         if cache or transform_tasks is not None:
             options = options._replace(keep_file_shuffles=True)

@@ -41,11 +41,10 @@ def call_node(node: GraphNode, keys: tuple[Key, ...], *values: Any) -> Any:
 
 
 class Program:
-    """A program under construction.
+    """A program under construction."""
 
-    Values get codes while their final numbers are unknown: ``~k`` for literal k, ``2 * i`` for input i,
-    ``2 * s + 1`` for the result of step s.
-    """
+    # Values get codes while their final numbers are unknown: ``~k`` for literal k, ``2 * i`` for input i, ``2 * s
+    # + 1`` for the result of step s.
 
     __slots__ = ("functions", "input_keys", "inputs", "literals", "steps")
 

@@ -79,6 +79,3 @@ def _dtype_of_source(graph: ChunkGraph, operand: Operand, chunk: int) -> Any:
         literal = slot - operand.input_count
         source = graph.literals[chunk][literal] if literal < operand.literal_count else None
     return getattr(source, "dtype", None)
-
-
-__all__ = ["with_reads"]

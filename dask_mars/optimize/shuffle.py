@@ -22,23 +22,16 @@ ProgramOf = Callable[[Key], Program | None]
 
 
 class _Kind(NamedTuple):
-    """One of Dask's two shuffles through files.
+    """One of Dask's two shuffles through files."""
 
-    Attributes
-    ----------
-    partition, barrier, collect : callable
-        Dask's functions: they append, wait and read.
-    map, reduce : callable
-        Our functions.
-    partition_files, collect_files, collect_barrier : int
-        Positions of the files and the barrier among their arguments.
-    """
-
+    #: Dask's functions: they append, wait and read.
     partition: Callable[..., Any]
     barrier: Callable[..., Any]
     collect: Callable[..., Any]
+    #: Our functions.
     map: Callable[..., Any]
     reduce: Callable[..., Any]
+    #: Positions of the files and the barrier among their arguments.
     partition_files: int
     collect_files: int
     collect_barrier: int
@@ -133,10 +126,9 @@ def _maps_behind(kind: _Kind, files: Key, barrier: Key, program_of: ProgramOf) -
 
 
 def may_be_there() -> bool:
-    """Return whether there may be a shuffle through files to replace.
-
-    There can be none before the library that writes the files is imported. Users who set a compression want files.
-    """
+    """Return whether there may be a shuffle through files to replace."""
+    # There can be none before the library that writes the files is imported. Users who set a compression want
+    # files.
     return "partd" in sys.modules and dask.config.get("dataframe.shuffle.compression", None) is None
 
 
@@ -154,6 +146,3 @@ def _input_key(program: Program, codes: tuple[int, ...], place: int) -> Key | No
 
 def _without(codes: tuple[int, ...], *places: int) -> list[int]:
     return [code for place, code in enumerate(codes) if place not in places]
-
-
-__all__ = ["Shuffles", "may_be_there"]

@@ -380,6 +380,3 @@ def _of_another_package(module: str, load: Callable[[], Any]) -> Setting:
         lambda found, value: load().apply(value),
         module,
     )
-
-
-__all__ = ["GROUP", "WORKER_ENVIRONMENT", "Setting", "frozen", "is_same", "settings", "worker_environment"]

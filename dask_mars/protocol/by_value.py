@@ -118,6 +118,3 @@ def _set_class(kind: Any, state: tuple[Callable[[Any, Any], None], Any, dict[str
     set_state(kind, attributes)
     for name, values in members.items():
         vars(kind[name]).update(values)
-
-
-__all__ = ["reduce_named"]

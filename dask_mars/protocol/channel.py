@@ -52,13 +52,7 @@ class FrameReader:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Append bytes and yield the complete payloads.
-
-        Raises
-        ------
-        UnreadableStream
-            The stated length is too large for a message.
-        """
+        """Append bytes and yield the complete payloads."""
         buffer = self._buffer
         buffer += data
         start = 0

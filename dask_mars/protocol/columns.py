@@ -90,13 +90,7 @@ def unpack_chunks(
 
 
 def pack_numbers(numbers: list[int]) -> PackedNumbers:
-    """Return natural numbers with the smallest item size that fits all.
-
-    Examples
-    --------
-    >>> pack_numbers([65, 66]), pack_numbers([65, 256])[0]
-    (b'AB', 'H')
-    """
+    """Return natural numbers with the smallest item size that fits all."""
     try:
         return bytes(numbers)
     except ValueError:

@@ -33,20 +33,10 @@ _told: set[str] = set()
 
 
 class Context:
-    """A snapshot of the client's settings and context variables.
+    """A snapshot of the client's settings and context variables."""
 
-    Parameters
-    ----------
-    previous : Context, optional
-        An earlier snapshot, whose unchanged settings are not pickled again.
-    given : mapping of str to bytes, optional
-        Another machine's `portable`, unpacked. It replaces all settings except those of this machine.
-
-    Attributes
-    ----------
-    payload : bytes
-        The snapshot for workers.
-    """
+    # A `previous` snapshot saves pickling settings that are the same. Another machine's `portable` is `given` in
+    # place of all settings but those of this machine.
 
     def __init__(self, previous: Context | None = None, given: Mapping[str, bytes] | None = None) -> None:
         self._given = given
@@ -165,19 +155,13 @@ def _variables_in(pickles: Mapping[str, bytes]) -> list[variables.Variable]:
 
 
 class TaskContext:
-    """The context of a worker process's tasks.
-
-    Attributes
-    ----------
-    variables : contextvars.Context
-        Tasks run in copies of it.
-    failures : list of str
-        Messages for the user about settings that could not be applied.
-    """
+    """The context of a worker process's tasks."""
 
     def __init__(self) -> None:
         self._base = contextvars.copy_context()
+        #: Tasks run in copies of it.
         self.variables = self._base
+        #: Messages for the user about settings that could not be applied.
         self.failures: list[str] = []
         self._failed: set[str] = set()
         self._pickles: dict[str, bytes] = {}
@@ -270,6 +254,3 @@ class TaskContext:
             self.failures.append(
                 f"a worker process could not take over {name} from your program ({type(error).__name__}: {error})"
             )
-
-
-__all__ = ["Context", "TaskContext", "unpack_portable", "with_variables"]

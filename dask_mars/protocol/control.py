@@ -58,7 +58,6 @@ REFUSED, POSTPONED, STOPPED = 1, 2, 3
 class QuotaFigures(NamedTuple):
     """The engine's figures when growth was refused, in bytes."""
 
-    #: The memory limit.
     limit_bytes: int
     #: Results in the store.
     stored_bytes: int
@@ -99,13 +98,7 @@ def recall_attempts(part: memoryview) -> int:
 
 
 class ControlPage:
-    """The notes of all workers.
-
-    Parameters
-    ----------
-    memory : memoryview
-        Memory of `page_bytes`, shared by all processes.
-    """
+    """The notes of all workers."""
 
     def __init__(self, memory: memoryview) -> None:
         self._refer_to(memory)

@@ -50,13 +50,7 @@ class DeferredStep(NamedTuple):
 
 
 class Deferred:
-    """A chunk to compute later, with all its steps. It can be pickled.
-
-    Parameters
-    ----------
-    steps : sequence of DeferredStep
-        The last step returns the value.
-    """
+    """A chunk to compute later, with all its steps. It can be pickled."""
 
     __slots__ = ("steps",)
 
@@ -64,18 +58,9 @@ class Deferred:
         self.steps = tuple(steps)
 
     def value(self, known: dict[str, Any] | None = None) -> Any:
-        """Compute the chunk here.
-
-        Parameters
-        ----------
-        known : dict, optional
-            Values of chunks that were computed here before; new ones are added, so that readers share one object.
-
-        Raises
-        ------
-        Exception
-            Any exception of a task, with a note that names it.
-        """
+        """Compute the chunk here."""
+        # Values of chunks that were computed here before are `known`; new ones are added, so that readers share
+        # one object. An exception of a task gets a note that names it.
         known = {} if known is None else known
         for step in self.steps:
             if step.token not in known:
@@ -109,6 +94,3 @@ def defer(key: Key, operand: Operand, literals: tuple[Any, ...], inputs: Sequenc
 def resolved(value: Any, known: dict[str, Any] | None = None) -> Any:
     """Return the value of a deferred chunk, computed here; other values unchanged."""
     return value.value(known) if type(value) is Deferred else value
-
-
-__all__ = ["Deferred", "DeferredStep", "defer", "resolved"]

@@ -20,20 +20,14 @@ _BUILTIN_ERRORS = [
 
 
 class FailureRecord:
-    """An exception on its way from a worker to the user, with its traceback and chain.
-
-    Attributes
-    ----------
-    payload : bytes
-        Pickle of the exception.
-    summary : str
-        Type and message, in case the pickle cannot be loaded.
-    """
+    """An exception on its way from a worker to the user, with its traceback and chain."""
 
     __slots__ = ("payload", "summary")
 
     def __init__(self, payload: bytes, summary: str) -> None:
+        #: Pickle of the exception.
         self.payload = payload
+        #: Type and message, in case the pickle cannot be loaded.
         self.summary = summary
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -69,11 +63,9 @@ def unpack_error(record: FailureRecord) -> BaseException:
 
 
 def _reduce_as_called(error: BaseException) -> tuple[Any, ...]:
-    """Reduce an exception to a call of its class.
-
-    tblib calls only the commonest constructors written in C, and loses what others keep outside of `args`: the
-    text of a UnicodeDecodeError, the code of a SystemExit.
-    """
+    """Reduce an exception to a call of its class."""
+    # tblib calls only the commonest constructors written in C, and loses what others keep outside of `args`: the
+    # text of a UnicodeDecodeError, the code of a SystemExit.
     kind, arguments, *state = tuple(error.__reduce__())
     chain = (error.__cause__, error.__traceback__, error.__context__, error.__suppress_context__)
     notes = getattr(error, "__notes__", None)
@@ -139,10 +131,8 @@ class _Rebuilt:
 
 
 def _packed(error: BaseException, packed: dict[int, Any]) -> Any:
-    """Return a picklable stand-in for an exception, None without one or within a cycle.
-
-    `packed` has the stand-ins of other exceptions by id: each is packed once.
-    """
+    """Return a picklable stand-in for an exception, None without one or within a cycle."""
+    # `packed` has the stand-ins of other exceptions by id: each is packed once.
     if id(error) not in packed:
         packed[id(error)] = None
         packed[id(error)] = next(filter(_can_pickle, _candidates(error, packed)), None)

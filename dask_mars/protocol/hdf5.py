@@ -63,13 +63,7 @@ def _is_plain(h5py: Any, dataset: Any) -> bool:
 
 
 def open_dataset(process: str, place: int, path: str, identity: tuple[int, int, int], name: str) -> Any:
-    """Open a dataset from the arguments of `reduce_dataset`.
-
-    Raises
-    ------
-    OSError
-        The file does not exist here, or has changed.
-    """
+    """Open a dataset from the arguments of `reduce_dataset`."""
     found = _sent.get(place) if process == _PROCESS else None
     # The id may belong to another dataset by now.
     if found is not None and found.name == name and str(Path(os.fsdecode(found.file.filename)).absolute()) == path:
@@ -79,6 +73,3 @@ def open_dataset(process: str, place: int, path: str, identity: tuple[int, int, 
         raise OSError(f"{path} has changed since it was opened")
     # No lock: the user may close the file and write to it once the results are computed.
     return h5py.File(path, "r", locking=False)[name]
-
-
-__all__ = ["open_dataset", "reduce_dataset"]

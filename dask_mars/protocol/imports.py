@@ -11,15 +11,9 @@ from typing import Any
 
 
 class ImportWatch(MetaPathFinder):
-    """Calls a function with the name of each awaited module after its import.
+    """Calls a function with the name of each awaited module after its import."""
 
-    It finds no modules itself: at the front of `sys.meta_path`, it lets their loaders call the function.
-
-    Parameters
-    ----------
-    arrived : callable
-        Called with the name.
-    """
+    # It finds no modules itself: at the front of `sys.meta_path`, it lets their loaders call the function.
 
     def __init__(self, arrived: Callable[[str], None]) -> None:
         self._arrived = arrived
@@ -58,6 +52,3 @@ class ImportWatch(MetaPathFinder):
             self._arrived(spec.name)
 
         loader.exec_module = execute_and_tell
-
-
-__all__ = ["ImportWatch"]

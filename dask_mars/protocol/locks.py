@@ -22,15 +22,9 @@ _POLL_LIMIT_S = 0.02
 
 
 class InterprocessLock:
-    """A lock shared by all processes of an engine, identified by its token.
+    """A lock shared by all processes of an engine, identified by its token."""
 
-    It locks one byte of an inherited file. The system releases the lock of a dead process.
-
-    Parameters
-    ----------
-    token : hashable
-        Locks with equal tokens are the same lock.
-    """
+    # It locks one byte of an inherited file. The system releases the lock of a dead process.
 
     #: Descriptor of the file with a byte per lock; None outside an engine, in a single process.
     descriptor: ClassVar[int | None] = None

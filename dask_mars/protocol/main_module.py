@@ -17,10 +17,9 @@ _shown: dict[str, Any] = {}
 
 
 class MainOrigin(NamedTuple):
-    """The origin of a ``__main__``: its file, and its module's name if it was run by that.
+    """The origin of a ``__main__``: its file, and its module's name if it was run by that."""
 
-    New processes of `multiprocessing` import the script by these.
-    """
+    # New processes of `multiprocessing` import the script by these.
 
     file: str | None
     name: str | None
@@ -68,6 +67,3 @@ def add(name: str | None, value: Any) -> None:
     """Add a function or class that has arrived to a worker's ``__main__``."""
     if _module is not None and name is not None:
         _shown[name] = vars(_module)[name] = value
-
-
-__all__ = ["MainOrigin", "add", "main_origin", "show", "shown", "take_over"]

@@ -56,12 +56,11 @@ class Start:
 
 
 class Run(NamedTuple):
-    """Compute chunks.
+    """Compute chunks."""
 
-    The message has references of inputs, and operands and paths of op ids that are new to the worker. `restores`
-    names spilled inputs to put back into the store; `borrowed` names the user's arrays that a thread reads as
-    they are. With `timed` the worker reports the steps of each operand.
-    """
+    # The message has references of inputs, and operands and paths of op ids that are new to the worker. `restores`
+    # names spilled inputs to put back into the store; `borrowed` names the user's arrays that a thread reads as
+    # they are. With `timed` the worker reports the steps of each operand.
 
     graph: int
     context: int
@@ -143,11 +142,7 @@ class CannotStart(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """Chunks were computed.
-
-    `peaks` has peak bytes, only for operands whose peak has changed; `steps_s` is empty unless `Run.timed`, see
-    `ChunksFinished`.
-    """
+    """Chunks were computed."""
 
     graph: int
     chunks: list[int]
@@ -255,24 +250,12 @@ def as_plain(message: ToWorker | ToEngine) -> tuple[Any, ...]:
 
 
 def for_worker(plain: tuple[Any, ...]) -> ToWorker:
-    """Return a message to a worker from its form on the wire.
-
-    Raises
-    ------
-    TypeError, LookupError
-        It is no such message.
-    """
+    """Return a message to a worker from its form on the wire."""
     return _made(_TO_WORKER, plain)
 
 
 def for_engine(plain: tuple[Any, ...]) -> ToEngine:
-    """Return a message to the engine from its form on the wire.
-
-    Raises
-    ------
-    TypeError, LookupError
-        It is no such message.
-    """
+    """Return a message to the engine from its form on the wire."""
     return _made(_TO_ENGINE, plain)
 
 

@@ -38,11 +38,8 @@ ObjectRef = tuple[Any, ...]
 class SpilledFile:
     """The description of a file, for reading it back."""
 
-    #: Its path.
     path: str
-    #: Its size.
     size_bytes: int
-    #: Checksum of all its bytes.
     checksum: int
     #: Name of the codec; empty for none.
     compression: str

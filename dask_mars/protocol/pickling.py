@@ -90,16 +90,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             self.kinds[id(kind)] = kind
         if kind is SerializableLock:
             return InterprocessLock, (obj.token,)
-        if issubclass(kind, SerializableLock):
-            raise pickle.PicklingError(f"a {kind.__name__} may do more than lock")
-        if kind is io.TextIOWrapper and obj not in (sys.stdout, sys.stderr):
-            # cloudpickle would send a copy of its contents, and writes to the copy would be lost.
-            raise pickle.PicklingError("an open file is in the user's process")
-        if _holds_descriptor(kind) and kind not in self.dispatch_table:
-            # In another process the number means another file, or none.
-            raise pickle.PicklingError(f"what a {kind.__name__} has open is in the user's process")
-        if kind.__name__ in _IN_MEMORY and package_of(kind) == _IN_MEMORY[kind.__name__]:
-            raise pickle.PicklingError(f"the contents of a {kind.__name__} are in the user's process")
+        self._refuse(kind, obj)
         if kind.__name__ == "SharedMemory" and kind.__module__ == "multiprocessing.shared_memory":
             return _attach_shared_memory, obj.__reduce__()
         if kind is CodeType:
@@ -127,8 +118,6 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return _reduce_subclass(obj)
         if kind is memoryview:
             return _reduce_memoryview(obj)
-        if kind.__module__ == "unittest.mock" and _is_mock(kind):
-            raise pickle.PicklingError("a mock notes its calls in the user's process")
         if not (kind is FunctionType or issubclass(kind, type)):
             # cloudpickle treats an object as a function if its `__class__` claims so.
             return NotImplemented
@@ -136,6 +125,21 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if type(reduced) is tuple and len(reduced) == _BY_VALUE:
             return by_value.reduce_named(obj, reduced)
         return reduced
+
+    def _refuse(self, kind: type, obj: Any) -> None:
+        """Raise for an object that only the user's process can have."""
+        if issubclass(kind, SerializableLock):
+            raise pickle.PicklingError(f"a {kind.__name__} may do more than lock")
+        if kind is io.TextIOWrapper and obj not in (sys.stdout, sys.stderr):
+            # cloudpickle would send a copy of its contents, and writes to the copy would be lost.
+            raise pickle.PicklingError("an open file is in the user's process")
+        if _holds_descriptor(kind) and kind not in self.dispatch_table:
+            # In another process the number means another file, or none.
+            raise pickle.PicklingError(f"what a {kind.__name__} has open is in the user's process")
+        if kind.__name__ in _IN_MEMORY and package_of(kind) == _IN_MEMORY[kind.__name__]:
+            raise pickle.PicklingError(f"the contents of a {kind.__name__} are in the user's process")
+        if kind.__module__ == "unittest.mock" and _is_mock(kind):
+            raise pickle.PicklingError("a mock notes its calls in the user's process")
 
 
 def _attach_shared_memory(kind: type[Any], arguments: tuple[Any, ...]) -> Any:
@@ -185,19 +189,10 @@ def dumps(
     thaw: Callable[[Any], Any] | None = None,
     kinds: dict[int, type] | None = None,
 ) -> bytes:
-    """Pickle a value.
-
-    Parameters
-    ----------
-    value : object
-        The value.
-    buffers : callable, optional
-        Called with each out-of-band buffer; returns a true value to keep it in band.
-    thaw : callable, optional
-        Called with each array; returns the one to pickle instead.
-    kinds : dict, optional
-        Receives the classes of all parts of the value, except Python's own numbers, texts and containers.
-    """
+    """Pickle a value."""
+    # `buffers` is called with each out-of-band buffer, and returns a true value to keep it in band; `thaw` with
+    # each array, and returns the one to pickle instead. `kinds` receives the classes of all parts of the value,
+    # except Python's own numbers, texts and containers.
     if plain_bytes(value, arrays=thaw is not frozen) is not None:
         return dumps_plain(value, buffers)
     with io.BytesIO() as file:
@@ -230,23 +225,9 @@ _MOST_ITEMS, _DEPTH, _NUMBER_BYTES = 64, 5, 16
 
 
 def plain_bytes(value: Any, arrays: bool = True, depth: int = _DEPTH) -> int | None:
-    """Return the approximate pickle size of a plain value.
-
-    Parameters
-    ----------
-    value : object
-        Plain are numbers, text, NumPy's numbers, seeds and classes, and arrays of numbers that are writable or
-        broadcast, in few and small containers: typical literals of chunks of arrays, and results of reductions.
-    arrays : bool, optional
-        Whether arrays are plain.
-    depth : int, optional
-        Depth to which containers are checked.
-
-    Returns
-    -------
-    int or None
-        Bytes, or None if the value is not plain.
-    """
+    """Return the approximate pickle size of a plain value."""
+    # Plain are numbers, text, NumPy's numbers, seeds and classes, and arrays of numbers that are writable or
+    # broadcast, in containers that are few, small and at most `depth` deep. None for other values.
     kind = type(value)
     if kind in _NUMBERS:
         return _NUMBER_BYTES
@@ -333,10 +314,8 @@ def _with_dtype(raw: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[A
 
 
 def _is_pickled_as_array(kind: type[np.ndarray[Any, Any]]) -> bool:
-    """Return whether NumPy itself pickles a subclass of arrays: data in band, attributes lost.
-
-    Each task on a part of a matrix, of records, or of a copied memory map would then read all of it.
-    """
+    """Return whether NumPy itself pickles a subclass of arrays: data in band, attributes lost."""
+    # Each task on a part of a matrix, of records, or of a copied memory map would then read all of it.
     return kind not in copyreg.dispatch_table and all(
         getattr(kind, name) is getattr(np.ndarray, name)
         for name in ("__reduce_ex__", "__reduce__", "__setstate__")
@@ -414,11 +393,9 @@ def _reduce_plain(array: np.ndarray[Any, Any]) -> Any:
 
 
 def _reduce_masked(array: np.ma.MaskedArray[Any, Any]) -> tuple[Any, ...]:
-    """Reduce a masked array to its parts.
-
-    NumPy's own way copies data and mask, creates a missing mask, and freezes a fill value that should follow the
-    dtype.
-    """
+    """Reduce a masked array to its parts."""
+    # NumPy's own way copies data and mask, creates a missing mask, and freezes a fill value that should follow the
+    # dtype.
     kept = ("_mask", "_fill_value", "_hardmask", "_sharedmask", "_optinfo", "_basedict")
     return _mask_again, (array.view(np.ndarray), {name: getattr(array, name) for name in kept})
 
@@ -433,11 +410,9 @@ def _mask_again(data: np.ndarray[Any, Any], attributes: dict[str, Any]) -> np.ma
 
 
 def frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return a read-only alias of an array of the user's, for tasks elsewhere, which have only a copy.
-
-    A task that tries to write runs again in the user's process, and writes to the user's own array, as under
-    threads. An empty array needs no protection.
-    """
+    """Return a read-only alias of an array of the user's, for tasks elsewhere, which have only a copy."""
+    # A task that tries to write runs again in the user's process, and writes to the user's own array, as under
+    # threads. An empty array needs no protection.
     if not array.flags.writeable or array.dtype.hasobject or not array.size:
         return array
     # Pickles of non-contiguous arrays lose the read-only flag.

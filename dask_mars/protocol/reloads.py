@@ -130,6 +130,3 @@ def _home(value: Any) -> str | None:
     if isinstance(value, ModuleType):
         return value.__name__
     return value.__module__ if isinstance(value, (FunctionType, type)) else None
-
-
-__all__ = ["Reload", "follow", "in_force"]

@@ -50,6 +50,3 @@ def _libraries() -> list[Any]:
         _controller = ThreadpoolController(), count
     libraries: list[Any] = _controller[0].lib_controllers
     return libraries
-
-
-__all__ = ["apply", "in_force"]

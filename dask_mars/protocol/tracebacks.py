@@ -38,10 +38,8 @@ def install() -> None:
 
 
 def carry(error: BaseException) -> None:
-    """Attach frames to an exception and its chain, for pickling by others.
-
-    Dask pickles tracebacks by tblib, which drops columns, and for clients that need not have this package.
-    """
+    """Attach frames to an exception and its chain, for pickling by others."""
+    # Dask pickles tracebacks by tblib, which drops columns, and for clients that need not have this package.
     for each in _chain(error):
         with contextlib.suppress(AttributeError):
             vars(each)[_CARRIED] = [tuple(frame) for frame in frames_of(each.__traceback__)]
@@ -117,10 +115,8 @@ def _position(code: CodeType, instruction: int) -> tuple[int | None, int | None,
 
 
 def _frame_at(frame: Frame) -> tuple[FrameType, int]:
-    """Return a frame and an instruction at a given position.
-
-    The frame is a generator's that never starts, without callers and variables to keep alive.
-    """
+    """Return a frame and an instruction at a given position."""
+    # The frame is a generator's that never starts, without callers and variables to keep alive.
     line = max(frame.line, 1)
     known = frame.end_line is not None and frame.column is not None and frame.end_column is not None
     place: dict[str, Any] = {
@@ -140,6 +136,3 @@ def _frame_at(frame: Frame) -> tuple[FrameType, int]:
     # The last match is in the body; a generator's preamble has the same position.
     instruction = 2 * max(found, default=0)
     return FunctionType(code, dict(frame.module))().gi_frame, instruction
-
-
-__all__ = ["Frame", "carry", "frames_of", "install", "restore", "traceback_of"]

@@ -126,6 +126,3 @@ def _mark(value: Any) -> Any:
         return dumps(value)
     except Exception:
         return value
-
-
-__all__ = ["Variable", "carried", "in_force"]

@@ -27,6 +27,7 @@ class TestEngine(BackendTests):
         return EngineBackend(runtime.engine, lambda: runtime.settings.store_limit)
 
 
+@pytest.mark.slow
 class TestCluster(BackendTests):
     @pytest.fixture
     def backend(self, cluster: Any) -> Iterator[Backend]:

@@ -131,6 +131,7 @@ def test_failures_are_counted_until_a_retry_succeeds(get: Get, tmp_path: Path):
     screen.assert_clean()
 
 
+@pytest.mark.slow
 def test_a_killed_worker_s_task_is_counted_once(get: Get, tmp_path: Path):
     screen = Screen()
     with Progress(console=screen.console):

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import math
-import shutil
-import subprocess
 import sys
-import sysconfig
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +23,6 @@ from dask_mars.expressions.rewrite import Moments, with_expressions
 from dask_mars.graph.chunks import Operand, Step
 from dask_mars.worker.fast_operands import made_fast
 
-ROOT = Path(__file__).parents[2]
 LENGTHS = [0, 1, 2, 3, 7, *range(31, 66), 1000, 1023, 1024, 1025, 2049, 100_003]
 KINDS = list(draws._SAMPLES)
 
@@ -191,24 +186,6 @@ def test_wrong_arguments():
 @compiled
 def test_library_without_the_functions(tmp_path):
     assert _pcg64.learn(_pcg64.__file__) is False
-
-
-@compiled
-@pytest.mark.skipif(sys.platform != "linux", reason="sanitizers differ")
-def test_stress_under_a_sanitizer(tmp_path):
-    compiler = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0])
-    if compiler is None:
-        pytest.skip("no C compiler")
-    program = tmp_path / "streams_stress"
-    sources = [ROOT / "tests" / "streams_stress.c", ROOT / "dask_mars" / "expressions" / "_streams.c"]
-    options = ["-std=c11", "-g", "-O1", "-Wall", "-Wextra", "-ffp-contract=off", "-I", np.get_include()]
-    options += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    built = subprocess.run([compiler, *options, *sources, "-o", program], capture_output=True, text=True)
-    if built.returncode:
-        pytest.skip(f"no such sanitizer: {built.stderr[-200:]}")
-    assert built.stderr == ""
-    done = subprocess.run([program], capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 # -- what Dask asks for -----------------------------------------------------------------------------------------

@@ -409,12 +409,12 @@ def test_numexpr_computes_ordinary_programs(monkeypatch: pytest.MonkeyPatch) -> 
 def test_threads_share_a_plan(evaluator: type) -> None:
     chain = program(2, (operator.mul, (0, 1)), (operator.add, (2, 0)), (operator.sub, (3, 1)))
     rewritten = with_expressions(chain)
-    inputs = [np.random.default_rng(seed).random(200_000) for seed in range(8)]
+    inputs = [np.random.default_rng(seed).random(50_000) for seed in range(8)]
     expected = [rewritten.run([x, 0.5], ()) for x in inputs]
     for x, result in zip(inputs, expected, strict=True):
         same(result, chain.run([x, 0.5], ()))
     with ThreadPoolExecutor(4) as pool:
-        got = list(pool.map(lambda number: rewritten.run([inputs[number % 8], 0.5], ()), range(200)))
+        got = list(pool.map(lambda number: rewritten.run([inputs[number % 8], 0.5], ()), range(80)))
     for number, result in enumerate(got):
         same(result, expected[number % 8])
     assert [(type(plan.kernel), plan.failures) for plan in plans_of(rewritten)] == [(evaluator, 0)]
@@ -443,14 +443,12 @@ x = da.random.default_rng(1).random((400, 300), chunks=100)
 chain = da.where(x > 0.5, x * 2 - 1, -x) + x / 3
 expected = chain.compute(scheduler="sync")
 native.AVAILABLE = False
-with dask_mars.Runtime(1) as runtime:
-    for _ in range(2):
-        np.testing.assert_array_equal(chain.compute(scheduler=runtime.get), expected, strict=True)
 
 def interpreter():
     return numexprs._interpreter()
 
 with dask_mars.Runtime(1) as runtime:
+    np.testing.assert_array_equal(chain.compute(scheduler=runtime.get), expected, strict=True)
     assert interpreter() is dask.delayed(interpreter)().compute(scheduler=runtime.get) is None
 """
 

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_mars import Runtime
 from dask_mars.expressions import draws, histograms, native
 from dask_mars.expressions.rewrite import with_expressions
 from dask_mars.graph.chunks import Operand, Step
@@ -126,20 +125,15 @@ def test_random_numbers_are_never_an_array(monkeypatch: pytest.MonkeyPatch) -> N
     assert not made
 
 
-def test_by_dask() -> None:
-    with Runtime(num_workers=1) as runtime:
-        compare_with_dask(runtime)
-
-
-def compare_with_dask(runtime: Runtime) -> None:
+def test_by_dask(get: Any) -> None:
     x = da.random.default_rng(1).normal(size=(500, 400), chunks=150)
     weights = da.ones_like(x)
     for keywords in ({"bins": 30, "range": (-3, 3)}, {"bins": np.linspace(-2, 2, 21), "density": True}):
         for source in (x, x * 2, x.astype("f4")):
-            found = da.histogram(source, **keywords)[0].compute(scheduler=runtime.get)
+            found = da.histogram(source, **keywords)[0].compute(scheduler=get)
             np.testing.assert_array_equal(found, da.histogram(source, **keywords)[0].compute(scheduler="sync"))
     counts = da.histogram(x, 30, (-3, 3), weights=weights)[0]
-    np.testing.assert_array_equal(counts.compute(scheduler=runtime.get), counts.compute(scheduler="sync"))
+    np.testing.assert_array_equal(counts.compute(scheduler=get), counts.compute(scheduler="sync"))
 
 
 def test_wrong_arrays_are_refused() -> None:

@@ -13,7 +13,6 @@ from dask.array import reductions
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_mars import Runtime
 from dask_mars.expressions import native
 from dask_mars.expressions.draws import DASK_FUNCTION, Draw, lazy_random_chunk
 from dask_mars.expressions.moments import by_columns
@@ -124,11 +123,10 @@ def test_of_random_numbers_that_are_never_stored(shape, monkeypatch):
     assert not made
 
 
-def test_a_standardised_array():
+def test_a_standardised_array(get):
     x = da.random.default_rng(3).random((600, 400), chunks=(200, 200)) + 5
     for made in (x.std(axis=0), x.var(), ((x - x.mean(axis=0)) / x.std(axis=0)).max(), x.std(axis=1)):
-        with Runtime(2, memory_limit="4 GiB") as engine:
-            ours = made.compute(scheduler=engine.get)
+        ours = made.compute(scheduler=get)
         np.testing.assert_allclose(ours, made.compute(scheduler="synchronous"), rtol=1e-12)
 
 

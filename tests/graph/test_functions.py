@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import functools
 import importlib
 import math
@@ -85,12 +84,6 @@ def module(tmp_path, monkeypatch) -> Iterator[Callable[[str], types.ModuleType]]
 
 
 # -- paths ----------------------------------------------------------------------------------------------------
-
-
-def test_examples_in_the_documentation():
-    results = doctest.testmod(functions)
-    assert results.attempted
-    assert not results.failed
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,12 +29,6 @@ SUBTASKS = st.integers(0, NUMBER_LIMIT - 1)
 
 def composed_as_in_mars(task: int, stage: int, subtask: int) -> bytes:
     return task.to_bytes(4, "little") + stage.to_bytes(2, "little") + subtask.to_bytes(6, "little")
-
-
-def test_examples_in_the_documentation():
-    results = doctest.testmod(ids)
-    assert results.attempted
-    assert not results.failed
 
 
 @given(TASKS, STAGES, SUBTASKS)

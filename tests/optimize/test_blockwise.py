@@ -14,6 +14,7 @@ import pytest
 from dask._task_spec import Alias, DataNode, List, Task, TaskRef, convert_legacy_graph
 from dask.blockwise import Blockwise, BlockwiseDep, BlockwiseDepDict, blockwise, blockwise_token
 from dask.highlevelgraph import HighLevelGraph
+from dask.layers import ArrayChunkShapeDep
 
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.optimize.compiler import LARGE_LITERAL_BYTES, Compiler
@@ -196,6 +197,14 @@ def test_literals_that_differ_from_block_to_block():
     )
     graph = convert(sources(), [("out", i, j) for i in range(2) for j in range(3)], [layer])
     assert len(graph.operands) == 1
+
+
+def test_shapes_of_blocks_as_literals():
+    shapes = [(ArrayChunkShapeDep(((2, 3),)), "i"), (ArrayChunkShapeDep(((4, 1, 1),)), "j")]
+    for literals in (shapes[:1], shapes):
+        task = Task("out", describe, *map(TaskRef, map(blockwise_token, range(len(literals) + 1))))
+        found = compared(Blockwise("out", "ij", task, [("x", "ij"), *literals], numblocks={"x": (2, 3)}))
+        assert found["out", 1, 2] == ("x12", (3,), (1,))[: len(literals) + 1]
 
 
 def test_fused_layers():

@@ -138,7 +138,7 @@ def elementwise_graphs(draw: Any) -> list[Any]:
     return [ENDING[ending](draw(st.sampled_from(arrays))) for ending in endings]
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(elementwise_graphs())
 def test_any_of_them_comes_to_the_same(results):
     with np.errstate(all="ignore"):

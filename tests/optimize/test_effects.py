@@ -126,6 +126,7 @@ def test_retries_do_not_hold_for_it(tmp_path: Path, runtime: Runtime) -> None:
     assert len(notes(tmp_path / "failures")) == 1
 
 
+@pytest.mark.slow
 def test_what_comes_before_it_is_tried_again(tmp_path: Path, runtime: Runtime) -> None:
     source = dask.delayed(die_first)(tmp_path / "deaths", 1, list(range(6)))
     appended(lambda item: item % 3, source, tmp_path).compute(scheduler=runtime.get)

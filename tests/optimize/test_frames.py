@@ -63,13 +63,20 @@ FRAMES = {
 }
 
 
-@pytest.mark.parametrize("fuse", [True, False], ids=["fused", "not fused"])
-@pytest.mark.parametrize("source", ["made", "given"])
-@pytest.mark.parametrize("kind", FRAMES)
-def test_dataframe(kind, source, fuse, given_up):
+def combinations() -> list[Any]:
+    """Return each kind with Dask's fusion and without, and with two sources in turn."""
+    return [
+        pytest.param(kind, is_fused == number % 2, is_fused, id=f"{kind}-{'fused' if is_fused else 'not fused'}")
+        for number, kind in enumerate(FRAMES)
+        for is_fused in (True, False)
+    ]
+
+
+@pytest.mark.parametrize(("kind", "is_given", "fuse"), combinations())
+def test_dataframe(kind, is_given, fuse, given_up):
     options = {"optimization.fuse.active": fuse, "dataframe.shuffle.method": "tasks"}
     with dask.config.set(options):
-        if source == "given":
+        if is_given:
             df = dd.from_pandas(table(), npartitions=8)
         else:
             df = dd.from_map(part, range(8), divisions=[*range(0, 40, 5), 39])

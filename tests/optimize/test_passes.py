@@ -66,7 +66,7 @@ def converted(dsk: Any, wanted: list[Any]) -> ChunkGraph:
     return graph
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(
     chosen=st.sets(st.integers(0, len(subjects()) - 1), min_size=1),
     passes=passes_in_any_order,
@@ -80,7 +80,7 @@ def test_any_passes_leave_the_values_of_arrays(chosen, passes):
         assert_identical(ours[key], theirs[key])
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(drawn=graphs(), passes=passes_in_any_order)
 def test_any_passes_leave_the_values_of_tasks(drawn, passes):
     before = convert(*drawn)

@@ -8,7 +8,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_mars.cluster.requirements import RequirementsFinder
@@ -166,6 +166,7 @@ def chunks_of(draw: st.DrawFn, size: int) -> tuple[int, ...]:
     return tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
 
 
+@settings(max_examples=25)
 @given(st.data())
 @pytest.mark.usefixtures("small_pieces")
 def test_any_chunks(data):

@@ -446,7 +446,7 @@ def outcome(arrays: list[da.Array], scheduler: Any) -> Any:
     return [np.asarray(value) if isinstance(value, np.generic) else value for value in values]
 
 
-@settings(max_examples=40, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(arrays=expressions())
 @pytest.mark.filterwarnings("ignore")
 def test_any_expression_comes_to_what_dask_makes_of_it(arrays):

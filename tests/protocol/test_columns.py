@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import operator
 import pickle
 from itertools import islice
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 from dask_mars.graph.chunks import Operand, Step
 from dask_mars.graph.functions import FunctionRegistry
-from dask_mars.protocol import columns
 from dask_mars.protocol.columns import (
     pack_chunks,
     pack_numbers,
@@ -24,12 +22,6 @@ from dask_mars.protocol.columns import (
     unpack_operand,
 )
 from dask_mars.protocol.pickling import dumps, loads
-
-
-def test_examples_in_the_documentation():
-    results = doctest.testmod(columns)
-    assert results.attempted
-    assert not results.failed
 
 
 @given(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 2**17) | st.integers(0, 300)))

@@ -228,28 +228,36 @@ class Ambient:
         level = value
 """
 
-SCRIPT = """
-import dask, dask_mars, package_for_mars
 
-def level():
-    import package_for_mars
-    return package_for_mars.level
-
-if __name__ == "__main__":
-    dask.config.set({"dask-mars.start-in-threads": False, "dask-mars.num-workers": 1})
-    for package_for_mars.level in (1, 5, 2):
-        print(dask.delayed(level, pure=False)().compute(scheduler=dask_mars.get))
-"""
+@pytest.fixture
+def fresh_settings() -> Iterator[None]:
+    ambient.settings.cache_clear()
+    yield
+    ambient.settings.cache_clear()
 
 
-def test_packages_bring_settings_of_their_own(scripts: Any, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("fresh_settings")
+def test_packages_bring_settings_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     information = tmp_path / "package_for_mars-1.dist-info"
     information.mkdir()
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: package-for-mars\nVersion: 1\n")
     (information / "entry_points.txt").write_text(
         f"[{ambient.GROUP}]\npackage_for_mars = package_for_mars:Ambient\n"
     )
-    (tmp_path / "package_for_mars.py").write_text(PACKAGE)
-    (tmp_path / "script.py").write_text(SCRIPT)
-    done = scripts.run(str(tmp_path / "script.py"), env={"PYTHONPATH": str(tmp_path)}, timeout_s=100)
-    assert (done.stdout.split(), done.stderr) == (["1", "5", "2"], "")
+    monkeypatch.syspath_prepend(tmp_path)
+    package: Any = types.ModuleType("package_for_mars")
+    exec(PACKAGE, vars(package))
+    monkeypatch.setitem(sys.modules, "package_for_mars", package)
+    name = "the settings of package_for_mars"
+
+    def sent(level: int) -> bytes:
+        package.level = level
+        return pickle.dumps({name: pickle.loads(Context().payload)[name]})
+
+    payloads = sent(5), sent(2)
+    package.level = 1
+    tasks, applied = TaskContext(), []
+    for payload in payloads:
+        tasks.enter(payload)
+        applied.append(package.level)
+    assert (applied, tasks.failures) == ([5, 2], [])

@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 from dask.utils import SerializableLock
 
-from dask_mars import errors
+from dask_mars import errors, exit_codes
 from dask_mars.protocol.failures import FailureRecord, pack_error, unpack_error
 from dask_mars.protocol.locks import InterprocessLock, interprocess
 from dask_mars.protocol.pickling import (
@@ -401,7 +401,7 @@ OURS = {
     errors.SharedMemoryDenied: ("[Errno 1] Operation not permitted",),
     errors.MemoryLimitTooLow: (64 << 20, 2, 46 << 20, 40 << 20),
     errors.WorkerStartFailed: (3, "ended with exit code 1"),
-    errors.WorkerStartTimeout: (3, 60.0, "importing pandas"),
+    errors.WorkerStartTimeout: (3, "made no progress for 60 s", 60.0, "importing pandas"),
     errors.WorkerDied: ("'x'", -9, 4),
     errors.StoreFull: (3 << 20, 2 << 20, 1 << 30),
     errors.QuotaExceeded: (1 << 30, 1 << 20, 1 << 29, 0, 0, 1 << 27),
@@ -458,7 +458,7 @@ def test_death_by_kill_hints_at_memory_and_other_deaths_do_not():
     assert "faulthandler" in str(errors.WorkerDied("'x'", -11, 2))
     assert "faulthandler" not in str(errors.WorkerDied("'x'", -15, 2))
     assert "exit code 3" in str(errors.WorkerDied("'x'", 3, 4))
-    assert errors.describe_exit(-200) == "was killed by signal 200"
+    assert exit_codes.describe_exit(-200) == "was killed by signal 200"
 
 
 # -- values -----------------------------------------------------------------------------------------------------

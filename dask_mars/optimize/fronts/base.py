@@ -38,29 +38,15 @@ class LayerRecords(Protocol):
     def record(self, key: tuple[Any, ...]) -> ChunkRecord | Alias | None:
         """Return the record of a block, or None if there is no such block.
 
-        Parameters
-        ----------
-        key : tuple
-            Begins with one of the layer's names.
-
-        Raises
-        ------
-        NotSymbolic
-            The block turns out to be of an unknown kind.
+        A block of an unknown kind raises `NotSymbolic`.
         """
 
 
 class TaskCompiler(Protocol):
     """Compiles the tasks of layers, as `compiler.Compiler` does."""
 
-    def new_program(self) -> Program:
-        """Return an empty program."""
-
     def emit_argument(self, program: Program, argument: Any, local: dict[Key, int]) -> int:
         """Emit the steps of an argument and return the code of its value; `local` has the codes of keys."""
-
-    def emit_list(self, program: Program, codes: list[int]) -> int:
-        """Add a step that makes a list of values."""
 
     def emit_result(self, program: Program, node: GraphNode, local: dict[Key, int]) -> None:
         """Add the steps of a node whose value is the program's result."""
@@ -81,36 +67,22 @@ class LazyLayer(NamedTuple):
 
 
 class ReadOptions(NamedTuple):
-    """Options of fronts.
+    """Options of fronts."""
 
-    Attributes
-    ----------
-    fuse_layers : bool
-        Fuse consecutive blockwise layers, as Dask's optimizer does.
-    resident_bytes : callable or None
-        Returns how many bytes may stay in memory for readers of parts in place. None: they read copies of the
-        parts, each a value of its own.
-    """
-
+    #: Fuse consecutive blockwise layers, as Dask's optimizer does.
     fuse_layers: bool = True
+    #: Returns how many bytes may stay in memory for readers of parts in place. None: they read copies of the
+    #: parts, each a value of its own.
     resident_bytes: Callable[[], int] | None = None
 
 
 class Symbolic(NamedTuple):
-    """A graph, part of it without task objects.
+    """A graph, part of it without task objects."""
 
-    Attributes
-    ----------
-    tasks : dict
-        Tasks of the materialised layers.
-    layers : list of LazyLayer
-        The other layers.
-    composable : bool
-        Whether chains may become one chunk, as Dask itself fuses tasks of such graphs.
-    """
-
+    #: Tasks of the materialised layers.
     tasks: dict[Key, Any]
     layers: list[LazyLayer]
+    #: Whether chains may become one chunk, as Dask itself fuses tasks of such graphs.
     composable: bool = True
 
 
@@ -120,15 +92,7 @@ Front = Callable[[Any, ReadOptions], "Symbolic | None"]
 
 
 class LazyLayers:
-    """Finds the records of a key, compiling its layer if need be.
-
-    Attributes
-    ----------
-    beyond : set of key
-        Blocks that were requested, and lie outside their layer's bounds.
-    materialised : dict
-        Tasks of the layers that Dask had to materialise after all.
-    """
+    """Finds the records of a key, compiling its layer if need be."""
 
     def __init__(
         self, layers: Iterable[LazyLayer], compiler: TaskCompiler, asked_for: Collection[Key] = ()
@@ -137,7 +101,9 @@ class LazyLayers:
         self._layers = {name: layer for layer in layers for name in layer.names}
         self._compiled: dict[Any, LayerRecords] = {}
         self._asked_for = asked_for
+        #: Blocks that were requested, and lie outside their layer's bounds.
         self.beyond: set[Key] = set()
+        #: Tasks of the layers that Dask had to materialise after all.
         self.materialised: dict[Key, Any] = {}
 
     def record(self, key: Key) -> ChunkRecord | Alias | None:

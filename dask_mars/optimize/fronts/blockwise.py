@@ -26,6 +26,7 @@ from dask_mars.graph.chunks import Key
 from dask_mars.optimize.client_only import stores_chunk
 from dask_mars.optimize.fronts.base import ChunkRecord, LazyLayer, NotSymbolic, TaskCompiler
 from dask_mars.optimize.fronts.parts import Residents
+from dask_mars.optimize.programs import Program, make_list
 
 # First elements of placeholders, which no key of the user's can equal.
 _BLOCK, _CONTRACTED = object(), object()
@@ -55,13 +56,12 @@ class BlockwiseRecords:
         task = layer.task
         if type(task) is not Task:
             raise NotSymbolic(f"its task is a {type(task).__name__}")
-        program = compiler.new_program()
+        program = Program()
         local: dict[Key, int] = {}
         #: Functions from a block's coordinates to the key of each input, by placeholder.
         makers: dict[Key, Callable[[tuple[Any, ...]], Key]] = {}
         #: Position of each literal that differs between blocks, and its function of a block's coordinates.
         self._varying: list[tuple[int, Callable[[tuple[Any, ...]], Any]]] = []
-        varying_by_shape: list[bool] = []
         for position, ((argument, indices), coordinates, axes) in enumerate(
             zip(layer.indices, coordinate_maps, concatenated_axes, strict=True)
         ):
@@ -71,19 +71,12 @@ class BlockwiseRecords:
             if indices is None:
                 local[token] = compiler.emit_argument(program, argument, {})
             elif argument in layer.io_deps:
-                source = layer.io_deps[argument]
-                if source.produces_keys:
-                    raise NotSymbolic("its blocks choose their own inputs")
-                local[token] = program.literal(None)
-                self._varying.append((~local[token], _literal_getter(source, tuple(coordinates))))
-                varying_by_shape.append(type(source) is ArrayChunkShapeDep)
+                local[token] = self._block_literal(program, layer.io_deps[argument], tuple(coordinates))
             elif axes:
                 nested = self._contraction(argument, coordinates, makers)
-                code = _emit_nested(compiler, program, nested)
+                local[token] = _emit_nested(program, nested)
                 if concatenate:
-                    axes_code = program.literal(axes)
-                    code = program.step(concatenate, (code, axes_code))
-                local[token] = code
+                    local[token] = program.step(concatenate, (local[token], program.literal(axes)))
             else:
                 # The same block as a second argument is the same input, as in x * x.
                 placeholder = (_BLOCK, argument, tuple(coordinates))
@@ -93,12 +86,20 @@ class BlockwiseRecords:
         if stores_chunk(program.functions):
             raise NotSymbolic("it stores chunks")
         #: Literals by the shape of the block, if they differ only by it: most blocks have the same shape.
-        self._by_shape: dict[Any, tuple[Any, ...]] | None = {} if varying_by_shape == [True] else None
+        self._by_shape: dict[Any, tuple[Any, ...]] | None = None
+        if len(self._varying) == 1 and set(map(type, layer.io_deps.values())) == {ArrayChunkShapeDep}:
+            self._by_shape = {}
         self._literals = tuple(program.literals)
-        self._makers = [makers.get(key) for key in program.input_keys]
-        self._constants = program.input_keys
+        self._makers = [makers.get(key) or _constant_key_maker(key) for key in program.input_keys]
         self._operand = compiler.operand_of(layer.output, program)
-        self._simple = all(maker is not None for maker in self._makers)
+
+    def _block_literal(self, program: Program, source: Any, coordinates: tuple[int, ...]) -> int:
+        """Add a literal that differs between blocks, and return its code."""
+        if source.produces_keys:
+            raise NotSymbolic("its blocks choose their own inputs")
+        code = program.literal(None)
+        self._varying.append((~code, _literal_getter(source, coordinates)))
+        return code
 
     def _contraction(
         self,
@@ -131,14 +132,7 @@ class BlockwiseRecords:
         return True
 
     def record(self, key: tuple[Any, ...]) -> ChunkRecord | None:
-        """Return the record of one block.
-
-        Parameters
-        ----------
-        key : tuple
-            The layer's name and the block's coordinates. They may lie outside the layer's bounds: Dask makes such
-            blocks on request, and arrays with empty chunks request blocks that their layers lack.
-        """
+        """Return the record of one block."""
         at = key[1:]
         if len(at) != len(self.numblocks):
             return None
@@ -150,13 +144,7 @@ class BlockwiseRecords:
                 at = tuple(map(int, at))
                 break
         coordinates = at + self._dummies
-        if self._simple:
-            input_keys = [maker(coordinates) for maker in self._makers]  # type: ignore[misc]
-        else:
-            input_keys = [
-                constant if maker is None else maker(coordinates)
-                for maker, constant in zip(self._makers, self._constants, strict=True)
-            ]
+        input_keys = [maker(coordinates) for maker in self._makers]
         literals = self._literals_at(coordinates) if self._varying else self._literals
         return ChunkRecord(self._operand, literals, input_keys)
 
@@ -222,11 +210,15 @@ def _key_maker(name: str, coordinates: tuple[int, ...], dimensions: int) -> Call
     return lambda at: (name, *[at[c] for c in coordinates])
 
 
+def _constant_key_maker(key: Key) -> Callable[[tuple[Any, ...]], Key]:
+    return lambda at: key
+
+
 def _contracted_key_maker(name: str, fixed: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], Key]:
     return lambda at: (name, *[value if where is None else at[where] for where, value in fixed])
 
 
-def _emit_nested(compiler: TaskCompiler, program: Any, nested: Any) -> int:
+def _emit_nested(program: Program, nested: Any) -> int:
     if isinstance(nested, list):
-        return compiler.emit_list(program, [_emit_nested(compiler, program, item) for item in nested])
-    return int(program.input(nested))
+        return program.step(make_list, tuple([_emit_nested(program, item) for item in nested]))
+    return program.input(nested)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dask
 
@@ -23,9 +23,7 @@ from dask_mars.optimize.fronts.base import (
     Symbolic,
     TaskCompiler,
 )
-
-if TYPE_CHECKING:
-    from dask_mars.optimize.programs import Program
+from dask_mars.optimize.programs import Program
 
 
 def read_expressions(dsk: Any, options: ReadOptions) -> Symbolic | None:
@@ -58,11 +56,9 @@ def read_expressions(dsk: Any, options: ReadOptions) -> Symbolic | None:
 
 
 def fused(root: Expr) -> Expr:
-    """Return an expression whose dataframes have their partitionwise steps fused.
-
-    Dask does so when it persists a dataframe, but not when it computes one; then every step's partitions would be
-    chunks of their own.
-    """
+    """Return an expression whose dataframes have their partitionwise steps fused."""
+    # Dask does so when it persists a dataframe, but not when it computes one; then every step's partitions would
+    # be chunks of their own.
     if not _dataframes_exist() or dask.config.get("optimization.fuse.active", None) is False:
         return root
     from dask_mars.dask_api.frames import optimize_blockwise_fusion
@@ -76,10 +72,8 @@ def _dataframes_exist() -> bool:
 
 
 def lazy_expression(expression: Expr) -> tuple[LazyLayer, list[Expr]] | None:
-    """Return an expression as a layer that is compiled when needed, or None.
-
-    With it come the expressions within a fused one that need layers of their own.
-    """
+    """Return an expression as a layer that is compiled when needed, or None."""
+    # With it come the expressions within a fused one that need layers of their own.
     if not _dataframes_exist():
         return None
     if _is_fused(expression):
@@ -166,7 +160,7 @@ def _compiled(expression: Expr, partition: int, compiler: TaskCompiler) -> Progr
     task = _fused_task(expression, key) if _is_fused(expression) else expression._task(key, partition)
     if type(task) is not Task:
         raise NotSymbolic(f"its task is a {type(task).__name__}")
-    program = compiler.new_program()
+    program = Program()
     compiler.emit_result(program, task, {})
     return program
 

@@ -71,11 +71,9 @@ def _graph_of_layers(
 
 
 def _with_all_that_is_wanted(graph: HighLevelGraph, operand: HLGFinalizeCompute) -> HighLevelGraph:
-    """Make the assembly of results depend on all layers that it reads.
-
-    Dask assumes that it reads only layers without other readers, and so loses variables of an xarray.Dataset from
-    which other variables are made.
-    """
+    """Make the assembly of results depend on all layers that it reads."""
+    # Dask assumes that it reads only layers without other readers, and so loses variables of an xarray.Dataset
+    # from which other variables are made.
     keys = operand.operand("dsk").__dask_keys__()
     wanted = {layer_of(_first(part)) for part in keys if isinstance(part, list) and part}
     wanted &= graph.layers.keys()
@@ -93,11 +91,9 @@ def _first(keys: Any) -> Key:
 
 
 def _with_annotations_apart(graph: HighLevelGraph) -> HighLevelGraph:
-    """Keep Dask from fusing layers with different annotations, as those of one would then hold for the other.
-
-    Dask's own setting for this holds in all threads, and stays for ever if Ctrl-C interrupts its restoration. So
-    the layers get an annotation that Dask does not know how to fuse.
-    """
+    """Keep Dask from fusing layers with different annotations, as those of one would then hold for the other."""
+    # Dask's own setting for this holds in all threads, and stays for ever if Ctrl-C interrupts its restoration. So
+    # the layers get an annotation that Dask does not know how to fuse.
     if not any(layer.annotations for layer in graph.layers.values()):
         return graph
     layers = {}
@@ -110,11 +106,9 @@ def _with_annotations_apart(graph: HighLevelGraph) -> HighLevelGraph:
 
 
 def _divided(graph: HighLevelGraph, residents: Residents | None = None) -> tuple[dict[Key, Any], list[LazyLayer]]:
-    """Return the tasks of layers that are or have to be materialised, and the other layers.
-
-    Collections after `dask.optimize` hold keys of their original layers in another form. As in Dask, the last
-    layer that makes a key wins.
-    """
+    """Return the tasks of layers that are or have to be materialised, and the other layers."""
+    # Collections after `dask.optimize` hold keys of their original layers in another form. As in Dask, the last
+    # layer that makes a key wins.
     tasks: dict[Key, Any] = {}
     lazy: dict[str, LazyLayer] = {}
     for name, layer in graph.layers.items():
@@ -177,6 +171,3 @@ def _tasks_of(layer: Layer) -> Mapping[Key, Any]:
             logger.debug("%r stays as it is: %r", layer, reason)
     tasks: Mapping[Key, Any] = layer
     return tasks
-
-
-__all__ = ["LAYER_KINDS", "read_layers"]

@@ -21,6 +21,7 @@ from dask_mars.dask_api.core import Alias
 from dask_mars.graph.chunks import Key
 from dask_mars.optimize.fronts.base import ChunkRecord, LazyLayer, NotSymbolic, TaskCompiler
 from dask_mars.optimize.fronts.parts import PartOperands, Residents
+from dask_mars.optimize.programs import Program, make_list
 
 # Position of a cut part relative to the block that receives it.
 _BEFORE, _CENTRE, _AFTER = -1, 0, 1
@@ -68,7 +69,7 @@ class OverlapRecords:
             sides: (tuple([_cut_at(side, *depth) for side, depth in zip(sides, depths, strict=True)]),)
             for sides in itertools.product((_BEFORE, _CENTRE, _AFTER), repeat=len(counts))
         }
-        program = compiler.new_program()
+        program = Program()
         program.step(operator.getitem, (program.input("block"), program.literal(None)))
         self._edge_operand = compiler.operand_of(self._edge_name, program)
         #: Operand by number of parts.
@@ -123,8 +124,8 @@ class OverlapRecords:
     def _operand_of(self, part_count: int) -> int:
         operand = self._operands.get(part_count)
         if operand is None:
-            program = self._compiler.new_program()
-            parts = self._compiler.emit_list(program, [program.input(part) for part in range(part_count)])
+            program = Program()
+            parts = program.step(make_list, tuple([program.input(part) for part in range(part_count)]))
             if is_gone(concatenate_shaped):
                 raise NotSymbolic("Dask has no concatenate_shaped")
             program.step(concatenate_shaped, (parts, program.literal(None)))

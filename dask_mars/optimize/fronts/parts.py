@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dask_mars.dask_api import is_gone
 from dask_mars.dask_api.arrays import concatenate_shaped
 from dask_mars.optimize.fronts.base import NotSymbolic, TaskCompiler
+from dask_mars.optimize.programs import Program, make_list
 
 #: Divisor of the store's limit in memory that gives the bytes of chunks whose parts are read in place.
 RESIDENT_SHARE = 4
@@ -37,18 +38,13 @@ class PartOperands:
         self._operands: dict[tuple[bool, ...], int] = {}
 
     def operand_id(self, whole: Sequence[bool]) -> int:
-        """Return the id of an operand.
-
-        Parameters
-        ----------
-        whole : sequence of bool
-            For each input, whether it is taken whole. The literals are the slices of the other inputs, in order,
-            and the number of parts along each axis; with a single input, only its slice.
-        """
+        """Return the id of an operand."""
+        # `whole` has for each input whether it is taken whole. The literals are the slices of the other inputs, in
+        # order, and the number of parts along each axis; with a single input, only its slice.
         pattern = tuple(whole)
         operand = self._operands.get(pattern)
         if operand is None:
-            program = self._compiler.new_program()
+            program = Program()
             inputs = [program.input(at) for at in range(len(pattern))]
             parts = [
                 code if is_all else program.step(operator.getitem, (code, program.literal(None)))
@@ -57,10 +53,7 @@ class PartOperands:
             if len(parts) > 1:
                 if is_gone(concatenate_shaped):
                     raise NotSymbolic("Dask has no concatenate_shaped")
-                blocks = self._compiler.emit_list(program, parts)
+                blocks = program.step(make_list, tuple(parts))
                 program.step(concatenate_shaped, (blocks, program.literal(None)))
             operand = self._operands[pattern] = self._compiler.operand_of(self._name, program)
         return operand
-
-
-__all__ = ["RESIDENT_SHARE", "PartOperands", "Residents"]

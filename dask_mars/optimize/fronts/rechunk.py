@@ -223,6 +223,3 @@ def _parts(old: tuple[int, ...], new: tuple[int, ...]) -> list[list[tuple[int, s
             start = end
         found.append(parts)
     return found
-
-
-__all__ = ["DirectRechunk", "as_tasks", "is_between_workers", "lazy_rechunk", "with_direct_rechunks"]

@@ -78,10 +78,8 @@ os.register_at_fork(after_in_child=_no_fusion.forget)
 
 
 def unfused_graph(dsk: Expr) -> Mapping[Key, Any]:
-    """Return the low-level graph of an expression, with each task under its own key.
-
-    Another thread makes it, which Ctrl-C does not reach, so that the setting is always restored.
-    """
+    """Return the low-level graph of an expression, with each task under its own key."""
+    # Another thread makes it, which Ctrl-C does not reach, so that the setting is always restored.
     with ThreadPoolExecutor(1, thread_name_prefix="dask-mars-graph") as pool:
         return pool.submit(_unfused, dsk).result()
 
@@ -94,6 +92,3 @@ def _graph(dsk: Expr) -> Mapping[Key, Any]:
 def _unfused(dsk: Expr) -> Mapping[Key, Any]:
     with _no_fusion:
         return _graph(dsk)
-
-
-__all__ = ["alias_targets", "low_level_graph", "replace_cached", "unfused_graph"]

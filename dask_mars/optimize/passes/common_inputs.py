@@ -127,11 +127,9 @@ def _consumers(graph: ChunkGraph, joinable: list[bool]) -> list[list[int]]:
 
 
 def _sources_of(edit: GraphEdit, joinable: list[bool], consumers: list[list[int]]) -> Mapping[int, frozenset[int]]:
-    """Return the inputs of the group that each chunk belongs to.
-
-    These are its own inputs. If all consumers of a chunk belong to one group, the chunk joins it even if it needs
-    fewer; but not if it is smaller than its inputs, which would wait in its place.
-    """
+    """Return the inputs of the group that each chunk belongs to."""
+    # These are its own inputs. If all consumers of a chunk belong to one group, the chunk joins it even if it
+    # needs fewer; but not if it is smaller than its inputs, which would wait in its place.
     sources_of: dict[int, frozenset[int]] = {}
     shared: dict[int, frozenset[int]] = {}
     for chunk, sources in enumerate(edit.graph.inputs):

@@ -11,46 +11,30 @@ from dask_mars.graph.chunks import DATA, ChunkGraph, Operand
 
 
 class RecomputeRules(NamedTuple):
-    """Functions that describe operands to `recompute`.
+    """Functions that describe operands to `recompute`."""
 
-    Attributes
-    ----------
-    is_source : callable
-        Takes an operand of one step without inputs. Returns whether its chunks may be recomputed.
-    make_ns : callable
-        Takes such an operand and the literals of one of its chunks. Returns the nanoseconds per element where an
-        expression can make the elements without an array; otherwise None.
-    never_stored : callable
-        Takes an operand. Returns whether it consumes all recomputed elements block by block, without an array.
-    """
-
+    #: Takes an operand of one step without inputs. Returns whether its chunks may be recomputed.
     is_source: Callable[[Operand], bool]
+    #: Takes such an operand and the literals of one of its chunks. Returns the nanoseconds per element where an
+    #: expression can make the elements without an array; otherwise None.
     make_ns: Callable[[Operand, tuple[Any, ...]], float | None]
+    #: Takes an operand. Returns whether it consumes all recomputed elements block by block, without an array.
     never_stored: Callable[[Operand], bool]
 
 
 class Limits(NamedTuple):
-    """Limits of the machine for passes.
+    """Limits of the machine for passes."""
 
-    Attributes
-    ----------
-    workers : int or None
-        Number of workers: chunks that could run in parallel are merged only if enough remain for all workers.
-        None: such chunks are not merged.
-    resident_bytes : callable or None
-        Returns how many bytes of chunks may stay in memory for readers in place, which need shared memory.
-    recompute : RecomputeRules or None
-        Describes chunks that each reader may recompute.
-    groups_per_worker : int
-        Minimum number of equal groups per worker for fusing.
-    consumers_per_worker : int
-        Minimum number of equal consumers per worker into which initial chunks are folded.
-    """
-
+    #: Number of workers: chunks that could run in parallel are merged only if enough remain for all workers. None:
+    #: such chunks are not merged.
     workers: int | None = None
+    #: Returns how many bytes of chunks may stay in memory for readers in place, which need shared memory.
     resident_bytes: Callable[[], int] | None = None
+    #: Describes chunks that each reader may recompute.
     recompute: RecomputeRules | None = None
+    #: Minimum number of equal groups per worker for fusing.
     groups_per_worker: int = 4
+    #: Minimum number of equal consumers per worker into which initial chunks are folded.
     consumers_per_worker: int = 32
 
     @property
@@ -60,32 +44,14 @@ class Limits(NamedTuple):
 
 
 class GraphEdit:
-    """A chunk graph that passes change in place.
+    """A chunk graph that passes change in place."""
 
-    A removed chunk stays as a value without readers until the graph is renumbered, so ids stay valid within a
-    pass.
-
-    Parameters
-    ----------
-    graph : ChunkGraph
-        The graph, which itself is not changed.
-    fixed : collection of int, optional
-        Chunks that must not be merged with others.
-
-    Attributes
-    ----------
-    graph : ChunkGraph
-        The graph so far. Passes write its operands, and each chunk's operand, literals and inputs.
-    fixed : set of int
-        Chunks that must not be merged: the given ones, and all with annotations or requirements.
-    removed : bytearray
-        Whether each chunk is removed.
-    size_of : callable
-        Returns the declared bytes of a chunk, as `ChunkGraph.declared_bytes`.
-    """
+    # A removed chunk stays as a value without readers until the graph is renumbered, so ids stay valid within a
+    # pass.
 
     def __init__(self, graph: ChunkGraph, fixed: Collection[int] = ()) -> None:
         self._given = graph
+        #: The graph so far, a copy. Passes write its operands, and each chunk's operand, literals and inputs.
         self.graph = replace(
             graph,
             operand_of=list(graph.operand_of),
@@ -94,8 +60,11 @@ class GraphEdit:
             operands=list(graph.operands),
         )
         annotated = graph.retries.keys() | graph.priorities.keys() | graph.restrictions.keys() | graph.saves.keys()
+        #: Chunks that must not be merged: the given ones, and all with annotations or requirements.
         self.fixed: set[int] = graph.in_client.union(annotated, fixed)
+        #: Whether each chunk is removed.
         self.removed = bytearray(len(graph))
+        #: Returns the declared bytes of a chunk, as `ChunkGraph.declared_bytes`.
         self.size_of: Callable[[int], int | None] = cache(self.graph.declared_bytes)
 
     def __len__(self) -> int:
@@ -127,16 +96,9 @@ class GraphEdit:
         return uses
 
     def reorder(self, eager: bytearray, joined_bytes: dict[int, int] | None = None) -> None:
-        """Renumber chunks depth-first from the outputs, which drops those without readers.
-
-        Parameters
-        ----------
-        eager : bytearray
-            Chunks that follow as soon as their inputs are computed, instead of when needed: those that combine
-            results of fused chunks.
-        joined_bytes : dict, optional
-            Further entries for those of the graph.
-        """
+        """Renumber chunks depth-first from the outputs, which drops those without readers."""
+        # Chunks marked in `eager` follow as soon as their inputs are computed, instead of when needed: those that
+        # combine results of fused chunks. `joined_bytes` adds entries to the graph's.
         if joined_bytes:
             self.graph.joined_bytes = {**self.graph.joined_bytes, **joined_bytes}
         self._renumber(_depth_first(self.graph.inputs, self.graph.outputs, eager))
@@ -183,11 +145,9 @@ class GraphEdit:
 
 
 def _depth_first(inputs: list[tuple[int, ...]], outputs: list[int], eager: bytearray) -> list[int]:
-    """Return chunks in depth-first order from the outputs, with eager ones directly after their inputs.
-
-    Otherwise chunks that combine results of fused chunks would come tree by tree, all of the first tree's before
-    any of the second's.
-    """
+    """Return chunks in depth-first order from the outputs, with eager ones directly after their inputs."""
+    # Otherwise chunks that combine results of fused chunks would come tree by tree, all of the first tree's before
+    # any of the second's.
     consumers: dict[int, list[int]] = {}
     missing: dict[int, int] = {}
     # Chunks that combine only eager ones are eager, too, as the levels of a tree are.
@@ -221,6 +181,3 @@ def _depth_first(inputs: list[tuple[int, ...]], outputs: list[int], eager: bytea
                 if not missing[consumer] and not done[consumer]:
                     complete.append(consumer)
     return order
-
-
-__all__ = ["GraphEdit", "Limits", "RecomputeRules"]

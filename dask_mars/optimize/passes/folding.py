@@ -112,6 +112,3 @@ def _patterns(edit: GraphEdit, among: Iterable[int]) -> dict[int, tuple[int, Ini
         if found.count(None) < len(found) and client_operands.isdisjoint(found):
             patterns[chunk] = (operand_of[chunk], found)
     return patterns
-
-
-__all__ = ["Folder", "Initial", "fold_initial", "fold_into_fused", "folded"]

@@ -27,26 +27,17 @@ _Pattern = tuple[Any, ...]
 
 
 class Group(NamedTuple):
-    """Chunks that become one.
+    """Chunks that become one."""
 
-    Attributes
-    ----------
-    members : list of int
-        The chunks, inputs before their readers.
-    results : list of int
-        Members whose values are needed; the value of several is a tuple.
-    inputs : tuple of int
-        Inputs of the fused chunk.
-    place : int
-        The member that becomes the fused chunk.
-    kept : frozenset of int, optional
-        Results that stay, as chunks that take their value from the tuple.
-    """
-
+    #: The chunks, inputs before their readers.
     members: list[int]
+    #: Members whose values are needed; the value of several is a tuple.
     results: list[int]
+    #: Inputs of the fused chunk.
     inputs: tuple[int, ...]
+    #: The member that becomes the fused chunk.
     place: int
+    #: Results that stay, as chunks that take their value from the tuple.
     kept: frozenset[int] = frozenset()
 
 
@@ -142,6 +133,3 @@ def _replace(edit: GraphEdit, groups: list[tuple[Group, int]]) -> None:
             picked[at] = edit.add_operand(call_of(picks[at], name="getitem"))
         operand_of[member], inputs[member], literals[member] = picked[at], (place,), ()
     edit.reorder(eager, joined_bytes)
-
-
-__all__ = ["FEWEST_BYTES", "SMALL_SHARE", "Group", "fuse_groups", "is_reduction"]

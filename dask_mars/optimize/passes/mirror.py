@@ -27,10 +27,8 @@ def mirrored(block: Any) -> Any:
 
 
 def mirror_products(edit: GraphEdit, limits: Limits) -> None:
-    """Compute only one of two mirrored products, if results of both have room in memory.
-
-    Consumers of the second product then run with those of the first.
-    """
+    """Compute only one of two mirrored products, if results of both have room in memory."""
+    # Consumers of the second product then run with those of the first.
     graph = edit.graph
     if limits.resident_bytes is None or not dask.config.get("dask-mars.expressions.reductions", True):
         return
@@ -105,6 +103,3 @@ def _is_of_numbers(graph: ChunkGraph, chunk: int) -> bool:
     # Products of other values may differ when mirrored.
     dtype, shape = graph.dtype_of(chunk), graph.shape_of(chunk)
     return dtype is not None and dtype.kind in "biufc" and shape is not None and len(shape) == 2
-
-
-__all__ = ["mirror_products", "mirrored"]

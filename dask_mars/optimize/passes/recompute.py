@@ -21,13 +21,7 @@ READ_NS = 0.25
 
 
 def is_cheaper(make_ns: float, readers: int) -> bool:
-    """Return whether recomputing a chunk in each reader is cheaper than storing it.
-
-    Examples
-    --------
-    >>> is_cheaper(0.25, 10), is_cheaper(0.9, 2), is_cheaper(0.9, 3)
-    (True, True, False)
-    """
+    """Return whether recomputing a chunk in each reader is cheaper than storing it."""
     return readers * make_ns < make_ns + WRITE_NS + readers * READ_NS
 
 

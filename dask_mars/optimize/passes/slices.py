@@ -105,10 +105,8 @@ def _uses(operand: Operand, slot: int) -> int:
 def _item_literals(
     read_index: int, slice_index: int, read: tuple[Any, ...], sliced: tuple[Any, ...]
 ) -> tuple[Any, ...] | None:
-    """Return the literals of both where an item becomes an array again, else None.
-
-    An item of an array of objects may be any object, which takes no index. Under Dask, too, it is never alone.
-    """
+    """Return the literals of both where an item becomes an array again, else None."""
+    # An item of an array of objects may be any object, which takes no index. Under Dask, too, it is never alone.
     outer, inner = read[read_index], sliced[slice_index]
     if type(outer) is not tuple or type(inner) is not tuple or len(outer) != len(inner):
         return None

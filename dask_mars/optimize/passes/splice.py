@@ -55,6 +55,3 @@ def with_calls(operand: Operand, calls: Sequence[Callable[[Any], Any] | None]) -
             inputs[at] = ~len(parts)
             parts.append((call_of(call), (at,)))
     return splice([*parts, (operand, inputs)], operand.input_count, operand.name)
-
-
-__all__ = ["LONGEST", "Part", "call_of", "splice", "with_calls"]

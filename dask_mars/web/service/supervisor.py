@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from dask_mars.errors import describe_exit
+from dask_mars.exit_codes import describe_exit
 from dask_mars.web.monitor import OVER, Json
 from dask_mars.web.service.process import RunnerProcess
 from dask_mars.web.service.store import CannotRecord, ServiceStore
