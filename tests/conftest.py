@@ -58,6 +58,14 @@ def pytest_collection() -> None:
     gc.set_threshold(1_000_000)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what only the nightly run has."""
+    for item in items:
+        if item.get_closest_marker("nightly"):
+            item.add_marker("slow")
+
+
 def pytest_collection_finish() -> None:
     gc.set_threshold(*_threshold)
     gc.freeze()
