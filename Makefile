@@ -9,7 +9,7 @@ HISTOGRAM_STRESS = tests/histogram_stress.c dask_mars/expressions/_histogram.c
 STRESS_FLAGS = -std=c11 -g -O1 -Wall -Wextra -pthread
 INCLUDES = import numpy, sysconfig; print("-I" + numpy.get_include(), "-I" + sysconfig.get_paths()["include"])
 
-.PHONY: check lint test stress soak clients clients-short fuzz benchmarks gallery docs
+.PHONY: check lint test slow stress soak clients clients-short fuzz benchmarks gallery docs
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -26,6 +26,10 @@ lint: $(VENV)/installed
 
 test: $(VENV)/installed
 	$(VENV)/bin/python -m pytest -n 2 --dist loadfile -m ''
+
+# All that is slow, also what `.ci/run` leaves out: the nightly run. The site shows what its notebooks print.
+slow: $(VENV)/installed-docs
+	GALLERY_OUTPUT=build/gallery $(VENV)/bin/python -m pytest -n 2 --dist loadfile -m slow
 
 # The C code under the sanitizers and valgrind, for longer than the tests do it.
 stress: $(VENV)/installed

@@ -60,6 +60,14 @@ def pytest_collection() -> None:
     gc.set_threshold(1_000_000)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what only the nightly run has."""
+    for item in items:
+        if item.get_closest_marker("nightly"):
+            item.add_marker("slow")
+
+
 def pytest_collection_finish() -> None:
     gc.set_threshold(*_threshold)
     gc.freeze()
@@ -279,14 +287,17 @@ def _descriptors() -> dict[str, str]:
     return found
 
 
-def _own_descriptors(found: dict[str, str]) -> int:
+def _own_descriptors() -> int:
     """Count descriptors but for those of the shared runtimes' workers, which change, and of locks, which stay."""
+    lock = InterprocessLock.descriptor is not None
     if any(isinstance(runtime, SharedAgent) for runtime in _shared):
         # Agents keep connections for when they need them again. Each worker has a socket too.
-        kept = [name for name in found.values() if not name.startswith("socket:")]
-        return len(kept) - len(_pids_of_shared()) - (InterprocessLock.descriptor is not None)
+        kept = [name for name in _descriptors().values() if not name.startswith("socket:")]
+        return len(kept) - len(_pids_of_shared()) - lock
+    # The listing itself has one, which is there each time.
+    listed = os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd")
     has_template = templates.pid() is not None
-    return len(found) - 2 * len(_pids_of_shared()) + has_template - (InterprocessLock.descriptor is not None)
+    return len(listed) - 2 * len(_pids_of_shared()) + has_template - lock
 
 
 def _threads() -> set[threading.Thread]:
@@ -358,11 +369,7 @@ class Surroundings:
     engine_threads: int = field(default_factory=_engine_threads)
     shared_memory: set[str] = field(default_factory=_shared_memory)
     temporary_files: set[str] = field(default_factory=_temporary_files)
-    names: dict[str, str] = field(default_factory=_descriptors, repr=False)
-    descriptors: int = 0
-
-    def __post_init__(self) -> None:
-        self.descriptors = _own_descriptors(self.names)
+    descriptors: int = field(default_factory=_own_descriptors)
 
     def added_since(self, before: Surroundings) -> dict[str, Any]:
         added = {
@@ -391,8 +398,8 @@ def _left_in_engine(runtime: Runtime | SharedAgent) -> dict[str, Any]:
     return {name: what for name, what in left.items() if what}
 
 
-def _check_engine(runtime: Runtime | SharedAgent) -> None:
-    assert not _left_in_engine(runtime)
+def _check_engine(runtime: Runtime | SharedAgent, grace_s: float = 0.0) -> None:
+    assert _holds_within(lambda: not _left_in_engine(runtime), grace_s), _left_in_engine(runtime)
     runtime.engine()._loop.machine.validate()
 
 
@@ -418,12 +425,32 @@ class _Errors(logging.Handler):
         self.messages.append(f"{record.getMessage()} {text}")
 
 
+#: What was there after the last test, if nothing of wider scope has begun or ended since.
+_seen_last: Surroundings | None = None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
+    """Have surroundings looked at anew after fixtures of wider scope have changed them."""
+    global _seen_last
+    if fixturedef.scope != "function":
+        _seen_last = None
+    return (yield)
+
+
+def pytest_fixture_post_finalizer(fixturedef: pytest.FixtureDef[Any]) -> None:
+    global _seen_last
+    if fixturedef.scope != "function":
+        _seen_last = None
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind(private_tmp: Path) -> Iterator[list[str]]:
     """Fail a test that leaves processes, descriptors, threads, files, chunks or logged errors behind."""
+    global _seen_last
     errors = _Errors()
     logging.getLogger("dask_mars").addHandler(errors)
-    before = Surroundings()
+    before, _seen_last = _seen_last or Surroundings(), None
     directory = os.getcwd()
     settings = _copied_settings()
     numpy_errors = np.geterr()
@@ -435,9 +462,8 @@ def nothing_left_behind(private_tmp: Path) -> Iterator[list[str]]:
         assert _settings(settings) == settings
         assert np.geterr() == numpy_errors
         for runtime in _shared:
-            _holds_within(lambda runtime=runtime: not _left_in_engine(runtime), GRACE_S)
-            _check_engine(runtime)
-        _check_surroundings(before)
+            _check_engine(runtime, GRACE_S)
+        _seen_last = _check_surroundings(before)
     except BaseException:
         # One test that fails is not to make others fail.
         os.chdir(directory)
@@ -448,13 +474,15 @@ def nothing_left_behind(private_tmp: Path) -> Iterator[list[str]]:
         raise
 
 
-def _check_surroundings(before: Surroundings) -> None:
-    added: dict[str, Any] = {}
+def _check_surroundings(before: Surroundings) -> Surroundings:
+    """Return what is there once it is no more than it was."""
+    now, added = before, dict[str, Any]()
 
     def nothing_added() -> bool:
         # What other threads open for a moment is there at one look and not at the next.
-        nonlocal added
-        added = Surroundings().added_since(before)
+        nonlocal now, added
+        now = Surroundings()
+        added = now.added_since(before)
         if any(isinstance(runtime, SharedAgent) for runtime in _shared):
             # Dask opens connections between schedulers and workers when it needs them, and keeps some.
             added.pop("descriptors", None)
@@ -464,7 +492,8 @@ def _check_surroundings(before: Surroundings) -> None:
         # Exceptions keep frames alive, and those what they refer to, such as mapped memory.
         gc.collect()
         _holds_within(nothing_added, GRACE_S)
-    assert not added, dict(_descriptors().items() - before.names.items())
+    assert not added, _descriptors()
+    return now
 
 
 # -- scripts --------------------------------------------------------------------------------------------------

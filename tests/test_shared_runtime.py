@@ -19,9 +19,11 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from tests import conftest
 from tests.conftest import eventually
 from tests.tasks import wait_for
 
+conftest.GRACE_S = 0.5
 kept = []
 
 

@@ -23,6 +23,7 @@ def test_stores_have_whole_chunks_and_are_as_large_as_asked_for():
     assert (days_of(4.0) - CHUNK_DAYS) * 360 * 720 * 4 < 4e9
 
 
+@pytest.mark.nightly
 def test_peers_are_run_and_compared(tmp_path, zarr):
     pytest.importorskip("xarray")
     arguments = ["--gigabytes=0.001", "--rounds=1", "--nworkers=1", "--directory", str(tmp_path)]

@@ -34,6 +34,7 @@ def test_right_answers_are_within_their_bounds_and_others_are_not(name):
     assert not low <= 2 * largest <= high
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("peer", ["stock", "mars"])
 def test_a_cluster_is_started_and_reported(peer, tmp_path):
     options = ["--rounds=1", "--repeat=1", "--nworkers=1", "--memory-limit=1 GiB", "--scale=0.01"]

@@ -26,9 +26,13 @@ pytestmark = pytest.mark.slow
 MIB = 1 << 20
 #: One and twice as much, which no power of two divides into chunks.
 LIMITS = 1_100_000, 2_200_000
+#: Cases of thousands of tasks at any limit.
+LONG = {"merge", "shuffle"}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly) if name in LONG else name for name in CASES]
+)
 def test_right_answers_are_within_their_bounds_and_sizes_follow_the_limit(name):
     case = CASES[name]
     asked: list[int] = []
@@ -48,6 +52,7 @@ def test_right_answers_are_within_their_bounds_and_sizes_follow_the_limit(name):
     assert asked[:half] == asked[half:]
 
 
+@pytest.mark.nightly
 def test_a_case_is_run_beside_its_limit_and_reported(tmp_path):
     arguments = ["-c", "centre", "-p", "mars", "--limit", "256 MiB", "--rounds", "1", "--directory", str(tmp_path)]
     files = ["--markdown", str(tmp_path / "table.md"), "--json", str(tmp_path / "figures.json")]
@@ -64,6 +69,7 @@ def test_a_case_is_run_beside_its_limit_and_reported(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["figures.json", "table.md"]
 
 
+@pytest.mark.nightly
 def test_errors_are_reported_with_their_time_and_peak(tmp_path):
     arguments = ["-c", "result", "-p", "mars", "--limit", "300 MiB", "--rounds", "1", "--directory", str(tmp_path)]
     result = CliRunner().invoke(main, ["memory", *arguments])

@@ -46,7 +46,12 @@ def directory(tmp_path_factory) -> Path:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    "name", [name for group in ("array", "persisted", "zarr", "real") for name in GROUPS[group]]
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.nightly if group == "real" else ())
+        for group in ("array", "persisted", "zarr", "real")
+        for name in GROUPS[group]
+    ],
 )
 def test_threads_and_mars_agree_within_bounds(name, directory, get, zarr):
     workload = CATALOGUE[name]

@@ -1,4 +1,8 @@
-"""Runs the cases of a script under dask_mars and then under Dask's threads, and prints what differs."""
+"""Runs the cases of a script under dask_mars and then under Dask's threads, and prints what differs.
+
+A case script runs alone, or several run one after the other in one process, each with a new runtime:
+`python -m tests.cases threads SCRIPT...`.
+"""
 
 from __future__ import annotations
 
@@ -84,4 +88,6 @@ def main() -> None:
                 failed += 1
                 print(f"{function.__name__}, run {number}: {text}")
     print(f"{len(_CASES)} cases, {failed} differences")
-    sys.exit(bool(failed))
+    _CASES.clear()
+    if failed:
+        sys.exit(1)

@@ -118,7 +118,7 @@ SUITES = [
         "dask-image",
         "dask-image==2026.5.0",
         ("tests",),
-        ("tests/test_dask_image/test_ndmeasure", "tests/test_dask_image/test_ndmorph"),
+        ("tests/test_dask_image/test_ndmeasure/test__utils.py", "tests/test_dask_image/test_ndmorph"),
         needs=("pims", "tifffile", "scikit-image"),
         from_source=True,
     ),

@@ -1,6 +1,7 @@
-"""Deletes names of Dask's, each in a forked process, and computes a program there: `deleted_names.py NAME...`.
+"""Deletes names of Dask's, and computes a program in a forked process: `deleted_names.py NAME,NAME... NAME...`.
 
-Prints a line of JSON for each: the name, the error or None, the number of warnings, and whether results differ.
+Prints a line of JSON for each argument: its names, the error or None, which of them warnings name, and whether
+results differ.
 """
 
 from __future__ import annotations
@@ -70,10 +71,10 @@ def deleted(path: str) -> tuple[Any, str, Any]:
     raise LookupError(path)
 
 
-def outcome(path: str, expected: list[Any]) -> dict[str, Any]:
-    """Import dask_mars without a name, and compute with the name put back, as another release has another."""
-    put_back = deleted(path)
-    found: dict[str, Any] = {"name": path, "error": None, "warnings": 0, "differs": False}
+def outcome(paths: list[str], expected: list[Any]) -> dict[str, Any]:
+    """Import dask_mars without some names, and compute with them put back, as another release has others."""
+    put_back = [deleted(path) for path in paths]
+    found: dict[str, Any] = {"names": paths, "error": None, "warned": [], "differs": False}
     try:
         import dask_mars
 
@@ -83,11 +84,13 @@ def outcome(path: str, expected: list[Any]) -> dict[str, Any]:
         found["error"] = f"{type(error).__name__}: {error}"
         return found
     finally:
-        setattr(*put_back)
+        for owner, name, value in put_back:
+            setattr(owner, name, value)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         ours = program(dask_mars.get)
-    found["warnings"] = sum(path in str(entry.message) for entry in caught)
+    said = " ".join(str(entry.message) for entry in caught)
+    found["warned"] = [path for path in paths if path in said]
     for one, other in zip(ours, expected, strict=True):
         if not np.allclose(one, other) or np.asarray(one).dtype != np.asarray(other).dtype:
             found["differs"] = True
@@ -95,15 +98,16 @@ def outcome(path: str, expected: list[Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Fork a process for each name."""
+    """Fork a process for each argument."""
     expected = program("sync")
-    for path in sys.argv[1:]:
+    for argument in sys.argv[1:]:
+        paths = argument.split(",")
         sys.stdout.flush()
         if not (child := os.fork()):
             try:
-                print(json.dumps(outcome(path, expected)), flush=True)
+                print(json.dumps(outcome(paths, expected)), flush=True)
             except BaseException:
-                print(json.dumps({"name": path, "error": traceback.format_exc()}), flush=True)
+                print(json.dumps({"names": paths, "error": traceback.format_exc()}), flush=True)
             finally:
                 dask_mars = sys.modules.get("dask_mars")
                 if dask_mars is not None:

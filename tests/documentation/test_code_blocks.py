@@ -25,7 +25,9 @@ def pages() -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT_S + 20)
-@pytest.mark.parametrize("page", pages())
+@pytest.mark.parametrize(
+    "page", [page if page == "README.md" else pytest.param(page, marks=pytest.mark.nightly) for page in pages()]
+)
 def test_the_blocks_of_a_page_run(page: str, scripts: Any) -> None:
     settings = {"DASK_DASK_MARS__NUM_WORKERS": "2", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     done = scripts.run(str(RUNNER), str(ROOT / page), env=settings, timeout_s=TIMEOUT_S)

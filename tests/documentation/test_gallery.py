@@ -21,7 +21,7 @@ RUNNER = ROOT / "docs" / "hooks" / "gallery.py"
 TIMEOUT_S = 300
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(TIMEOUT_S + 20)
 @pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "docs" / "gallery").glob("*.py")))
 def test_a_notebook_runs(name: str, tmp_path: Path, scripts: Any) -> None:

@@ -44,6 +44,7 @@ def test_the_short_form_passes(scripts):
     assert "right" in outcomes
 
 
+@pytest.mark.nightly
 def test_the_short_form_with_checkpoints_passes(scripts):
     options = ("--minutes", "0.1", "--limit", "60", "--seed", "1", "--checkpoints")
     ended = scripts.run("-m", "tests.soak", *options, timeout_s=110)
