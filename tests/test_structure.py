@@ -25,12 +25,6 @@ LARGER = {
     ("function", "dask_mars/optimize/fronts/blockwise.py:__init__"): 57,
     ("function", "dask_mars/protocol/pickling.py:reducer_override"): 52,
     ("attributes", "dask_mars/scheduler/bookkeeping.py:Graph"): 23,
-    ("module", "dask_mars/worker/loop.py"): 715,
-    ("class", "dask_mars/worker/loop.py:WorkerProcess"): 619,
-    ("methods", "dask_mars/worker/loop.py:WorkerProcess"): 37,
-    ("attributes", "dask_mars/worker/loop.py:WorkerProcess"): 29,
-    ("function", "dask_mars/worker/loop.py:_run"): 61,
-    ("function", "dask_mars/worker/loop.py:_seal"): 57,
     ("function", "dask_mars/worker/main.py:main"): 68,
 }
 
