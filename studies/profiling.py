@@ -51,8 +51,8 @@ WORKER_PARTS = (
 )
 #: Called once for each operand.
 OPERAND_PARTS = (
-    ("dask_mars.worker.loop", "WorkerProcess", "_load_inputs", "workers", "loading inputs"),
-    ("dask_mars.worker.loop", "WorkerProcess", "_seal", "workers", "sealing results"),
+    ("dask_mars.worker.runner", "ChunkRunner", "_load_inputs", "workers", "loading inputs"),
+    ("dask_mars.worker.runner", "ChunkRunner", "_seal", "workers", "sealing results"),
     ("dask_mars.graph.chunks", "Operand", "run", "workers", "computing"),
 )
 WORKER_REST = ("workers", "the loop around operands")

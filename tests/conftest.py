@@ -616,12 +616,22 @@ def certificates(folder: Path, name: str) -> dict[str, str]:
     return {**files, "tls_ca_file": str(certificate)}
 
 
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[Runtime]:
+@pytest.fixture(scope="module")
+def spilled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory to which `small` writes."""
+    return tmp_path_factory.mktemp("spilled")
+
+
+@pytest.fixture(scope="module")
+def small(private_tmp: Path, spilled: Path) -> Iterator[Runtime]:
     """Yield an engine whose store holds 8 MiB, and whose memory is hardly more than its processes take."""
-    limits = {"dask-mars.spill-directory": str(tmp_path / "spilled"), "dask-mars.store-limit": 8 << 20}
-    with dask.config.set(limits), Runtime(num_workers=2, memory_limit=LEAST_LIMIT_OF_TWO) as runtime:
-        yield runtime
+    limits = {"dask-mars.spill-directory": str(spilled), "dask-mars.store-limit": 8 << 20}
+    with dask.config.set({**limits, "dask-mars.idle-timeout": None}):
+        runtime = Runtime(num_workers=2, memory_limit=LEAST_LIMIT_OF_TWO)
+    with runtime:
+        start_workers(runtime)
+        with shared(runtime):
+            yield runtime
 
 
 @pytest.fixture

@@ -20,12 +20,6 @@ BOUNDS = {"module": 500, "class": 400, "methods": 30, "attributes": 20, "functio
 LARGER = {
     ("function", "dask_mars/observe/planning/plan.py:plan"): 56,
     ("attributes", "dask_mars/scheduler/bookkeeping.py:Graph"): 23,
-    ("module", "dask_mars/worker/loop.py"): 715,
-    ("class", "dask_mars/worker/loop.py:WorkerProcess"): 619,
-    ("methods", "dask_mars/worker/loop.py:WorkerProcess"): 37,
-    ("attributes", "dask_mars/worker/loop.py:WorkerProcess"): 29,
-    ("function", "dask_mars/worker/loop.py:_run"): 61,
-    ("function", "dask_mars/worker/loop.py:_seal"): 57,
     ("function", "dask_mars/worker/main.py:main"): 66,
 }
 
@@ -38,6 +32,7 @@ SHARED_NAMES = {
     "Limits",
     "Run",
     "Setting",
+    "Surroundings",
     "Workforce",
 }
 

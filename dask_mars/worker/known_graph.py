@@ -20,13 +20,15 @@ class KnownGraph:
         "main_names",
         "needs_client",
         "needs_copies",
+        "number",
         "operands",
         "peaks",
         "restores",
         "values",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
+        self.number = number
         #: Operands by number; packed until first used.
         self.operands: dict[int, Operand | PackedOperand] = {}
         #: Known values by chunk: (object, None) for small ones made here, else (None, reference).

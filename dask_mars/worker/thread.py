@@ -14,7 +14,6 @@ from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from typing import Any
 
-import dask
 import numpy as np
 
 from dask_mars import process_role
@@ -25,6 +24,8 @@ from dask_mars.store.in_place_sealing import make_heap
 from dask_mars.store.store import Store
 from dask_mars.worker.known_graph import KnownGraph
 from dask_mars.worker.loop import WorkerProcess, overflow_files
+from dask_mars.worker.surroundings import Surroundings
+from dask_mars.worker.trimmer import Trimmer
 
 
 class IdleTime:
@@ -49,11 +50,56 @@ class IdleTime:
         return total_s if since_s is None else total_s + now_s - since_s
 
 
-class WorkerThread(WorkerProcess):
-    """The loop of a worker that is a thread.
+class ThreadSurroundings(Surroundings):
+    """Leaves the user's own directory, environment and settings alone.
 
-    Its tasks run in the user's own directory, environment and settings, which it leaves alone.
+    Parameters
+    ----------
+    variables_of : callable
+        Returns the context variables of the thread that submitted a graph.
+    own : list of (ContextVar, value)
+        Variables that this thread sets in the context of each graph: NumPy's allocator is one.
     """
+
+    def __init__(self, variables_of: Callable[[int], Context], own: list[tuple[ContextVar[Any], Any]]) -> None:
+        super().__init__()
+        self._variables_of = variables_of
+        self._own = own
+
+    def _apply(self, payload: bytes) -> None:
+        pass
+
+    def turn_to(self, graph: KnownGraph) -> list[str]:
+        self.graph = graph.number
+        try:
+            self.variables = self._variables_of(graph.number).copy()
+        except KeyError:
+            # The computation has ended meanwhile.
+            self.variables = copy_context()
+        for variable, value in self._own:
+            self.variables.run(variable.set, value)
+        return []
+
+    def restore(self) -> None:
+        self.graph = 0
+
+
+class ThreadTrimmer(Trimmer):
+    """Leaves the user's garbage and descriptors alone; that process collects on its own."""
+
+    def trim(self) -> None:
+        self.is_due = False
+        self._store.trim()
+
+    def collect_garbage(self) -> None:
+        pass
+
+    def close_garbage(self) -> None:
+        pass
+
+
+class WorkerThread(WorkerProcess):
+    """The loop of a worker that is a thread."""
 
     #: Sockets release the GIL, and regaining it means waiting for the engine or other workers. Readers of results
     #: usually share these queues.
@@ -62,10 +108,6 @@ class WorkerThread(WorkerProcess):
     idle_time: IdleTime
     #: Returns the user's array that is a chunk of a graph.
     borrowed_array: Callable[[int, int], Any]
-    #: Returns the context variables of the thread that submitted a graph.
-    variables_of: Callable[[int], Context]
-    #: Variables that this thread sets in the context of each graph: NumPy's allocator is one.
-    own_variables: list[tuple[ContextVar[Any], Any]]
 
     def _wait_for_messages(self) -> bool:
         self.idle_time.begin()
@@ -73,11 +115,11 @@ class WorkerThread(WorkerProcess):
         self.idle_time.end()
         return goes_on
 
-    def _borrow(self, number: int, graph: KnownGraph, chunks: list[int]) -> None:
+    def _borrow(self, graph: KnownGraph, chunks: list[int]) -> None:
         for chunk in chunks:
             # If the computation has ended meanwhile, no reader is left.
             with contextlib.suppress(KeyError):
-                array = self.borrowed_array(number, chunk)
+                array = self.borrowed_array(graph.number, chunk)
                 alias = array.view(np.ndarray)
                 alias.flags.writeable = False
                 graph.values[chunk] = (alias, None)
@@ -87,40 +129,6 @@ class WorkerThread(WorkerProcess):
     def finish(self) -> None:
         """Report all results before the end."""
         self._outbox.flush(time.perf_counter())
-
-    def _enter(self, number: int) -> None:
-        payload = self._contexts.get(number)
-        if self._context != number and payload is not None:
-            self._context = number
-            self._writable_inputs = bool(dask.config.get("dask-mars.writable-inputs", False))
-
-    def _restore_context(self) -> None:
-        self._graph = 0
-
-    def _turn_to(self, number: int) -> None:
-        super()._turn_to(number)
-        try:
-            self._variables = self.variables_of(number).copy()
-        except KeyError:
-            # The computation has ended meanwhile.
-            self._variables = copy_context()
-        for variable, value in self.own_variables:
-            self._variables.run(variable.set, value)
-
-    def _variables_of(self, number: int) -> Context:
-        return self._variables
-
-    def _collect_garbage(self) -> None:
-        # The user's process has more objects to search, and collects on its own.
-        pass
-
-    def _close_garbage(self) -> None:
-        # Descriptors of the user's process say nothing about this thread.
-        pass
-
-    def _trim(self) -> None:
-        self._trimmed = True
-        self._store.trim()
 
 
 def serve(
@@ -146,13 +154,12 @@ def serve(
     heap = make_heap(arena, start.live, start.arena_threshold_bytes)
     store = Store(arenas, start.number, start.live, start.inline_bytes, heap)
     overflow = partial(overflow_files, page)
-    worker = WorkerThread(connection, store, page.part_of(start.number), start.idle_trim_s, overflow)
+    own = [(variable, value) for variable, value in copy_context().items() if before.get(variable) is not value]
+    surroundings, trimmer = ThreadSurroundings(variables_of, own), ThreadTrimmer(store)
+    part = page.part_of(start.number)
+    worker = WorkerThread(connection, store, part, start.idle_trim_s, overflow, surroundings, trimmer)
     worker.idle_time = idle_time
     worker.borrowed_array = borrowed_array
-    worker.variables_of = variables_of
-    worker.own_variables = [
-        (variable, value) for variable, value in copy_context().items() if before.get(variable) is not value
-    ]
     try:
         worker.serve()
         worker.finish()
@@ -161,7 +168,7 @@ def serve(
         return []
     finally:
         connection.close()
-    del worker
+    del worker, surroundings, trimmer
     if heap is None:
         return []
     # Copies of its contexts may live on in other threads, and the next process has the arena.

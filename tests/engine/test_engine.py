@@ -1003,7 +1003,7 @@ def test_long_use_leaves_nothing_in_workers(single: Runtime) -> None:
 
         gc.collect()
         worker = next(thing for thing in gc.get_objects() if isinstance(thing, WorkerProcess))
-        return len(worker._graphs), len(worker._contexts)
+        return len(worker._graphs), len(worker._surroundings._contexts)
 
     for number in range(40):
         with dask.config.set({"a-setting-of-ours": number}):

@@ -84,14 +84,12 @@ CHAINS = {
 }
 
 
-def test_what_deeper_ones_rely_upon_runs_first(order: Order) -> None:
+def test_what_deeper_ones_rely_upon_runs_first(mars: Runtime, runtime: Runtime, order: Order) -> None:
     """Seed 001, selection policy for operands."""
-    with Runtime(1, policy="mars") as runtime:
-        assert runtime.get(CHAINS, ["s1", "d3"]) == (2, 4)
-        by_mars = [chunk for _, chunk in order.ran]
-    with Runtime(1) as runtime:
-        assert runtime.get(CHAINS, ["s1", "d3"]) == (2, 4)
-        by_memory = [chunk for _, chunk in order.ran]
+    assert mars.get(CHAINS, ["s1", "d3"], num_workers=1) == (2, 4)
+    by_mars = [chunk for _, chunk in order.ran]
+    assert runtime.get(CHAINS, ["s1", "d3"], num_workers=1) == (2, 4)
+    by_memory = [chunk for _, chunk in order.ran]
     # Ids are the graph's own order: the short chain comes first there.
     assert by_memory == sorted(by_memory)
     assert by_mars == [chunk for chunk in by_memory if chunk > 1] + by_memory[:2]
@@ -117,21 +115,19 @@ def test_what_meets_again_begins_at_the_same_worker(mars: Runtime, order: Order)
         assert {where[source] for source in inputs} <= {where[chunk]}
 
 
-def test_deeper_ones_run_first(order: Order) -> None:
+def test_deeper_ones_run_first(mars: Runtime, order: Order) -> None:
     """Seed 001, rule 1: what was begun is ended before anything else is begun."""
     chains = {f"{name}{step}": (slow, f"{name}{step - 1}" if step else 0) for name in "abc" for step in range(2)}
-    with Runtime(1, policy="mars") as runtime:
-        assert runtime.get(chains, ["a1", "b1", "c1"]) == (2, 2, 2)
+    assert mars.get(chains, ["a1", "b1", "c1"], num_workers=1) == (2, 2, 2)
     ran = [chunk for _, chunk in order.ran]
     for first, second in zip(ran[::2], ran[1::2], strict=True):
         assert order.inputs[second] == (first,)
 
 
-def test_those_with_smaller_results_run_first(order: Order) -> None:
+def test_those_with_smaller_results_run_first(mars: Runtime, order: Order) -> None:
     """Seed 001, rule 3: the rest being equal, what leaves fewer bytes runs first."""
     blocks = da.ones(60_000, chunks=((30_000, 10_000, 20_000),)).map_blocks(slow_copy, dtype=float)
-    with Runtime(1, policy="mars") as runtime:
-        assert blocks.compute(scheduler=runtime.get).sum() == 60_000
+    assert blocks.compute(scheduler=mars.get, num_workers=1).sum() == 60_000
     # The last is the whole array.
     assert [size for size in order.stored if size] == [80_000, 160_000, 240_000, 480_000]
 
@@ -141,19 +137,26 @@ def slow_copy(block: Any) -> Any:
     return block + 0
 
 
-@pytest.mark.parametrize("assignment", ["breadth-first", "depth-first"])
-def test_initial_chunks_are_shared_out_evenly(order: Order, assignment: str) -> None:
+@pytest.fixture(scope="module")
+def depth_first() -> Iterator[Runtime]:
+    with dask.config.set({"dask-mars.assignment": "depth-first"}):
+        runtime = Runtime(2, policy="mars")
+    with runtime:
+        warm_up(runtime)
+        yield runtime
+
+
+def test_initial_chunks_are_shared_out_evenly(mars: Runtime, depth_first: Runtime, order: Order) -> None:
     """Seeds 000 and 003: each worker begins with as many as any other, and with what meets again."""
     leaves = {f"leaf-{number}": (slow, number) for number in range(8)}
     sums = {f"sum-{number}": (slow, f"leaf-{number}", f"leaf-{number + 4}") for number in range(4)}
-    with dask.config.set({"dask-mars.assignment": assignment}), Runtime(2, policy="mars") as runtime:
-        warm_up(runtime)
+    for runtime in (mars, depth_first):
         runtime.get({**leaves, **sums}, list(sums))
-    where = {chunk: worker for worker, chunk in order.ran}
-    initial = [where[chunk] for chunk, inputs in enumerate(order.inputs) if not inputs]
-    assert initial.count(0) == initial.count(1) == 4
-    for chunk, inputs in enumerate(order.inputs):
-        assert len({where[source] for source in inputs}) <= 1, (chunk, where)
+        where = {chunk: worker for worker, chunk in order.ran}
+        initial = [where[chunk] for chunk, inputs in enumerate(order.inputs) if not inputs]
+        assert initial.count(0) == initial.count(1) == 4
+        for chunk, inputs in enumerate(order.inputs):
+            assert len({where[source] for source in inputs}) <= 1, (chunk, where)
 
 
 def test_the_worker_with_most_bytes_of_the_inputs_is_chosen(mars: Runtime, order: Order) -> None:
@@ -178,7 +181,7 @@ def test_of_several_workers_the_first_one_free_takes_it(mars: Runtime, order: Or
         "a-leaf": (zeros_slowly, 50_000),
         "b-leaf": (zeros_after, 50_000, 0.2),
         # Where the one leaf was made another chunk is computed for long.
-        "a-long": (total_after, 2.0, "a-leaf"),
+        "a-long": (total_after, 1.0, "a-leaf"),
         "joined": (total_slowly, "a-leaf", "b-leaf"),
     }
     assert mars.get(graph, ["joined", "a-long"]) == (0.0, 0.0)
@@ -210,19 +213,18 @@ def total_slowly(*arrays: Any) -> float:
     return float(sum(array.sum() for array in arrays))
 
 
-def test_everything_is_computed() -> None:
+def test_everything_is_computed(mars: Runtime) -> None:
     x = da.random.default_rng(0).random((300, 200), chunks=(50, 40))
     bag = db.range(100, npartitions=5).map(operator.neg)
     wanted = [x.T @ x, (x + 1).sum(axis=0), x.rechunk((70, 30))[3:5], da.linalg.svd_compressed(x, 3, seed=1)[1]]
     expected = dask.compute(*wanted, bag, scheduler="sync")
-    with Runtime(2, policy="mars") as runtime:
-        for ours, theirs in zip(dask.compute(*wanted, bag, scheduler=runtime.get), expected, strict=True):
-            np.testing.assert_allclose(ours, theirs)
-        with dask.annotate(priority=3):
-            first = dask.delayed(slow)(1)
-        assert dask.compute(first, dask.delayed(slow)(2), scheduler=runtime.get) == (2, 3)
-        persisted = x.persist(scheduler=runtime.get)
-        np.testing.assert_allclose(persisted.mean().compute(scheduler=runtime.get), x.mean().compute())
+    for ours, theirs in zip(dask.compute(*wanted, bag, scheduler=mars.get), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs)
+    with dask.annotate(priority=3):
+        first = dask.delayed(slow)(1)
+    assert dask.compute(first, dask.delayed(slow)(2), scheduler=mars.get) == (2, 3)
+    persisted = x.persist(scheduler=mars.get)
+    np.testing.assert_allclose(persisted.mean().compute(scheduler=mars.get), x.mean().compute())
 
 
 def test_a_small_store_is_enough(order: Order) -> None:

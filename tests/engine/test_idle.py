@@ -26,7 +26,7 @@ from dask_mars.engine import workforce
 from dask_mars.engine.engine import Engine
 from dask_mars.engine.idle import IdleClock
 from dask_mars.scheduler.replay import replay
-from dask_mars.worker.loop import WorkerProcess
+from dask_mars.worker.trimmer import Trimmer
 from tests.conftest import eventually, files
 from tests.constants import constants
 from tests.tasks import note, notes, pid_of, wait_for
@@ -142,16 +142,15 @@ def test_arrow_is_told_if_it_is_there(monkeypatch):
         def trim(self) -> None:
             self.trims += 1
 
-    process = object.__new__(WorkerProcess)
-    process._store = Store()
+    trimmer = Trimmer(Store())
     pool = Pool()
     for arrow in (None, object(), type("Arrow", (), {"default_memory_pool": lambda: pool})):
         if arrow is None:
             monkeypatch.delitem(sys.modules, "pyarrow", raising=False)
         else:
             monkeypatch.setitem(sys.modules, "pyarrow", arrow)
-        process._trim()
-    assert (process._store.trims, pool.releases) == (3, 1)
+        trimmer.trim()
+    assert (trimmer._store.trims, pool.releases) == (3, 1)
 
 
 # -- workers ------------------------------------------------------------------------------------------------------

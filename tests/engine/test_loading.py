@@ -142,7 +142,7 @@ def process(store) -> Iterator[WorkerProcess]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         process = WorkerProcess(theirs, store, memoryview(bytearray(64)), idle_trim_s=10)
-        process._graphs[1] = KnownGraph()
+        process._graphs[1] = KnownGraph(1)
         yield process
 
 
@@ -152,7 +152,7 @@ def test_a_worker_reads_for_itself_where_the_store_is_full(process, store, tmp_p
     graph.values[7] = (None, on_disk(store, expected, tmp_path))
     graph.restores.add(7)
     store.seal(np.ones(MIB + MIB // 2))
-    (value,) = process._load_inputs(1, (7,), [], False)
+    (value,) = process._runner._load_inputs(process._graphs[1], (7,), [], False)
     np.testing.assert_array_equal(value, expected)
     assert process._outbox.outgoing == []
     assert graph.values[7][1][0] == SPILLED
@@ -163,7 +163,7 @@ def test_a_worker_tells_at_once_where_it_has_put_a_value(process, store, tmp_pat
     graph.values[7] = (None, on_disk(store, np.arange(5000.0), tmp_path))
     graph.restores.add(7)
     owners: list[Any] = []
-    (value,) = process._load_inputs(1, (7,), owners, False)
+    (value,) = process._runner._load_inputs(process._graphs[1], (7,), owners, False)
     (message,) = process._outbox.outgoing
     assert isinstance(message, Restored)
     refs = message.refs
@@ -172,7 +172,7 @@ def test_a_worker_tells_at_once_where_it_has_put_a_value(process, store, tmp_pat
     assert [block for block, _ in owners] == list(blocks_of(refs[7]))
     assert not value.flags.writeable
     # The next operand finds it there, and nobody is told again.
-    process._load_inputs(1, (7,), [], False)
+    process._runner._load_inputs(process._graphs[1], (7,), [], False)
     assert len(process._outbox.outgoing) == 1
 
 
@@ -217,13 +217,13 @@ def used_after_all_are_made(times: int, count: int = 12) -> tuple[dict[Any, Any]
     return dsk, keys, [number + total * step for _, number, step in keys]
 
 
-def test_what_several_need_is_read_once(small, loaded, written, tmp_path):
+def test_what_several_need_is_read_once(small, loaded, spilled):
     dsk, keys, expected = used_after_all_are_made(times=3)
     assert list(small.get(dsk, keys)) == expected
     assert len(set(loaded)) >= 6
     # Now and then one leaves again before all that need it have run.
     assert len(loaded) < 2 * 12
-    assert files(tmp_path) == []
+    assert files(spilled) == []
 
 
 def test_what_one_needs_is_not_put_into_the_store(small, loaded, written):
@@ -242,13 +242,13 @@ def test_what_leaves_again_is_not_written_again(small, loaded, written):
     assert len(set(written)) == len(written)
 
 
-def test_a_worker_that_is_killed_while_it_reads_loses_nothing(small, loaded, written, tmp_path, monkeypatch):
+def test_a_worker_that_is_killed_while_it_reads_loses_nothing(small, loaded, spilled, tmp_path, monkeypatch):
     monkeypatch.setenv("DASK_MARS_TEST_MARKER", str(tmp_path / "killed"))
     dsk, keys, expected = used_after_all_are_made(times=3)
     assert list(small.get(dsk, keys)) == expected
     assert (tmp_path / "killed").exists()
     assert loaded
-    assert files(tmp_path / "spilled") == []
+    assert files(spilled) == []
 
 
 # -- ahead of need ------------------------------------------------------------------------------------------------
@@ -284,9 +284,9 @@ def test_what_a_task_alone_reads_from_disk_it_may_write_into(process, store, tmp
     expected = np.arange(5000.0)
     spilled = on_disk(store, expected, tmp_path)
     process._graphs[1].values[7] = (None, spilled)
-    (value,) = process._load_inputs(1, (7,), [], False)
+    (value,) = process._runner._load_inputs(process._graphs[1], (7,), [], False)
     value += 1
-    (again,) = process._load_inputs(1, (7,), [], False)
+    (again,) = process._runner._load_inputs(process._graphs[1], (7,), [], False)
     np.testing.assert_array_equal(again, expected)
 
 

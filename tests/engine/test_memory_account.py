@@ -201,9 +201,11 @@ def test_what_is_on_disk_and_what_was_written(tmp_path: Path):
     import dask
 
     with (
-        dask.config.set({"dask-mars.spill-directory": str(tmp_path), "dask-mars.store-limit": 16 * MIB}),
+        dask.config.set({"dask-mars.spill-directory": str(tmp_path / "files"), "dask-mars.store-limit": 16 * MIB}),
         Runtime(num_workers=1, memory_limit=limit_with_room(200 * MIB)) as runtime,
     ):
+        assert da.ones(1000, chunks=100).sum().compute(scheduler=runtime.get) == 1000
+        assert not (tmp_path / "files").exists()
         kept = da.random.default_rng(0).random((8, MIB), chunks=(1, MIB)).persist(scheduler=runtime.get)
         assert eventually(lambda: runtime.memory().on_disk_bytes >= 8 * MIB, 20)
         spilled = runtime.memory()

@@ -1,0 +1,76 @@
+"""The surroundings of a worker's tasks: settings, context variables and ``__main__`` of the user's process."""
+
+from __future__ import annotations
+
+from contextvars import Context
+
+import dask
+
+from dask_mars.protocol import main_module
+from dask_mars.protocol.context import TaskContext
+from dask_mars.worker.known_graph import KnownGraph
+
+#: Number of contexts that a worker keeps.
+_MOST_CONTEXTS = 16
+
+
+class Surroundings:
+    """Shows tasks the surroundings of their graph, and restores what they change.
+
+    Attributes
+    ----------
+    graph : int
+        The graph whose loads or tasks may have changed the surroundings since they were last restored; 0 for none.
+    context : int or None
+        The entered context.
+    writable_inputs : bool
+        Whether the context asks for copies of arrays, which tasks may write into.
+    variables : contextvars.Context
+        Tasks run in copies of it.
+    """
+
+    def __init__(self) -> None:
+        self.graph = 0
+        self.context: int | None = None
+        self.writable_inputs = False
+        self._contexts: dict[int, bytes] = {}
+        self._task_context = TaskContext()
+        self.variables: Context = self._task_context.variables
+
+    def add(self, number: int, payload: bytes) -> None:
+        """Add a context that has arrived."""
+        self._contexts = {number: payload, **self._contexts}
+        while len(self._contexts) > _MOST_CONTEXTS:
+            self._contexts.popitem()
+
+    def enter(self, number: int) -> None:
+        """Apply the settings of a context, unless they are in force."""
+        payload = self._contexts.get(number)
+        if self.context != number and payload is not None:
+            self.context = number
+            self._apply(payload)
+            self.writable_inputs = bool(dask.config.get("dask-mars.writable-inputs", False))
+
+    def _apply(self, payload: bytes) -> None:
+        self._task_context.enter(payload)
+        self.variables = self._task_context.variables
+
+    def turn_to(self, graph: KnownGraph) -> list[str]:
+        """Show a graph's tasks their names of `__main__`; return warnings about settings that do not apply."""
+        if self.graph:
+            self.restore()
+        self.graph = graph.number
+        main_module.show(graph.main_names)
+        failures = self._task_context.failures[:]
+        self._task_context.failures.clear()
+        return failures
+
+    def restore(self) -> None:
+        """Restore what tasks of the last graph may have changed."""
+        self.graph = 0
+        main_module.show({})
+        self._task_context.restore()
+        self.variables = self._task_context.variables
+
+
+__all__ = ["Surroundings"]
