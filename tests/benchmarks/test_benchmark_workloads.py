@@ -59,7 +59,7 @@ def test_threads_and_mars_agree_within_bounds(name, directory, get, zarr):
     for module in workload.modules:
         pytest.importorskip(module)
     # What has many small chunks has them at any scale.
-    scale = 0.02 if workload.group != "real" else 0.05
+    scale = 0.02
     if workload.make is not None:
         workload.make(scale, directory)
     low, high = workload.bounds(scale)

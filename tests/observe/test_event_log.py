@@ -284,6 +284,7 @@ def test_one_that_was_killed_lacks_only_the_bracket(scripts: Any, path: Path):
     assert len(of_kind(json.loads(text + "]"), cat="chunk")) == 50
 
 
+@pytest.mark.slow
 def test_the_setting_logs_all_computations_of_a_process(scripts: Any, tmp_path: Path):
     script = scripts.write(
         "twice.py",

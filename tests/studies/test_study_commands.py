@@ -28,7 +28,9 @@ STORE = f"store --rounds 1 --repeat 1 --chain-bytes {MIB} --result-bytes {MIB}"
     [
         ("order -g svd", ["svd", "layers", "66", "176"]),
         ("policies -g svd -n 2", ["svd"]),
-        ("preparation -g tree -n 100 -p mars --repeat 1", ["tree", "100", "mars", "99"]),
+        pytest.param(
+            "preparation -g tree -n 100 -p mars --repeat 1", ["tree", "100", "mars", "99"], marks=pytest.mark.slow
+        ),
         ("records --repeat 1 --least 0", []),
         ("simulate -g svd -n 2 --growth 1 -p depth-first", ["svd"]),
         pytest.param("operands -g array -n 100 --rounds 1 --workers 1", ["array", "100"], marks=pytest.mark.slow),

@@ -136,6 +136,7 @@ os.wait()
 """
 
 
+@pytest.mark.slow
 def test_programs_end_with_it_running(scripts):
     done = scripts.run("-c", SCRIPT)
     assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr

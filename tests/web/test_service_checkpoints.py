@@ -55,8 +55,12 @@ def test_what_was_computed_is_not_computed_again(served, service, tmp_path: Path
     calls = tmp_path / "calls"
     submitted = service.submit(summed(calls, 30, 0.02))
     assert eventually(lambda: len(notes(calls)) >= 12, 60)
+    runner = served.runner().pid
     killed(served, "runner")
+    # The front answers meanwhile.
+    assert service.state()["can"]
     assert submitted.wait(60)
+    assert served.runner().pid != runner
     assert np.isfinite(submitted.result())
     assert submitted.summary()["attempt"] == 2
     # One worker has one in its hands, and one may have been on its way to the disk.

@@ -166,7 +166,10 @@ def test_a_proxy_may_have_any_name_and_ctrl_c_ends_it_all(tmp_path: Path, served
     assert [at.ip for at in listening(served)] == ["127.0.0.1"]
     directory = tmp_path / "d"
     arguments = ["--directory", str(directory), "--port", "0", "--address", "0.0.0.0", "--behind-proxy"]
-    with scripts.start(*COMMAND, *arguments, "--num-workers", "1") as front:
+    # Modules are not found where it was started, which may be a directory that others write to.
+    scripts.write("cloudpickle.py", "raise SystemExit('trapped')\n")
+    script = f"import sys; sys.path.remove(''); {COMMAND[1]}"
+    with scripts.start("-c", script, *arguments, "--num-workers", "1") as front:
         assert front.stdout.readline().startswith("dask_mars listens at http://0.0.0.0:")
         known = json.loads((directory / "connection.json").read_text())
         url = known["url"].replace("0.0.0.0", "127.0.0.1")
