@@ -145,7 +145,7 @@ def wait_for_results(
     client: Client,
     futures: Collection[Future],
     agents_with_files: Mapping[str, str],
-    meanwhile: Callable[[], None] = lambda: None,
+    meanwhile: Callable[[], None],
 ) -> None:
     """Wait for results while the hosts with their files live.
 

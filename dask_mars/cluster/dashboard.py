@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from time import time
-from typing import Any, TypedDict
+from typing import Any
 
 from dask.utils import key_split
 from distributed import Scheduler, SchedulerPlugin
@@ -22,34 +22,9 @@ from dask_mars.cluster.metrics import SUBTASKS
 _KEPT_COMPUTATIONS, _KEPT_ROWS = 100, 20_000
 
 #: States of chunks.
-STATES = ("waiting", "running", "finished", "failed")
+_STATES = ("waiting", "running", "finished", "failed")
 
-
-class ComputationStatus(TypedDict):
-    """Progress of a computation.
-
-    `chunks` counts those submitted to the scheduler; `hosts` maps addresses to their running and finished chunks.
-    """
-
-    computation: str
-    client: str
-    chunks: int
-    waiting: int
-    running: int
-    finished: int
-    failed: int
-    hosts: dict[str, dict[str, int]]
-
-
-class HostStatus(TypedDict):
-    """State of an agent: running chunks, and the bytes of its store in memory and on disk."""
-
-    name: str
-    processes: int
-    running: int
-    stored_bytes: int
-    store_limit_bytes: int
-    on_disk_bytes: int
+Json = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -231,7 +206,7 @@ class Dashboard(SchedulerPlugin):  # type: ignore[misc]
 
     # -- what there is to know --------------------------------------------------------------------------------
 
-    def computations(self) -> list[ComputationStatus]:
+    def computations(self) -> list[Json]:
         """Return the progress of computations with chunks left to compute."""
         told = {
             (address, key): (computed, running)
@@ -248,20 +223,26 @@ class Dashboard(SchedulerPlugin):  # type: ignore[misc]
                 if subtask.worker:
                     hosts.setdefault(subtask.worker, Counter()).update(of_subtask)
             if counts["waiting"] or counts["running"]:
-                found.append(_computation(name, tracked.client, counts, hosts))
+                by_host = {
+                    address: {state: counted[state] for state in ("running", "finished")}
+                    for address, counted in sorted(hosts.items())
+                }
+                known = {state: counts[state] for state in _STATES}
+                facts = {"computation": name, "client": tracked.client, "chunks": counts.total()}
+                found.append(facts | known | {"hosts": by_host})
         return found
 
-    def hosts(self) -> dict[str, HostStatus]:
+    def hosts(self) -> dict[str, Json]:
         """Return the state of agents, by address."""
         return {
-            address: HostStatus(
-                name=str(state.name),
-                processes=state.nthreads,
-                running=state.metrics["mars_chunks_running"],
-                stored_bytes=state.metrics["mars_stored_bytes"],
-                store_limit_bytes=state.metrics["mars_store_limit_bytes"],
-                on_disk_bytes=state.metrics["spilled_bytes"]["disk"],
-            )
+            address: {
+                "name": str(state.name),
+                "processes": state.nthreads,
+                "running": state.metrics["mars_chunks_running"],
+                "stored_bytes": state.metrics["mars_stored_bytes"],
+                "store_limit_bytes": state.metrics["mars_store_limit_bytes"],
+                "on_disk_bytes": state.metrics["spilled_bytes"]["disk"],
+            }
             for address, state in sorted(self._scheduler.workers.items())
             if SUBTASKS in state.metrics
         }
@@ -305,21 +286,3 @@ def _count(subtask: _Subtask, computed: int, running: int) -> dict[str, int]:
     # The two numbers are not from the same moment.
     running = min(running, chunks - computed)
     return {"finished": computed, "running": running, "waiting": chunks - computed - running}
-
-
-def _computation(
-    name: str, client: str, counts: Counter[str], hosts: dict[str, Counter[str]]
-) -> ComputationStatus:
-    return ComputationStatus(
-        computation=name,
-        client=client,
-        chunks=counts.total(),
-        waiting=counts["waiting"],
-        running=counts["running"],
-        finished=counts["finished"],
-        failed=counts["failed"],
-        hosts={
-            address: {state: counted[state] for state in ("running", "finished")}
-            for address, counted in sorted(hosts.items())
-        },
-    )

@@ -98,10 +98,8 @@ class LocalTasks:
 
     def wait(self, futures: Collection[Future]) -> None:
         """Wait for results, while the hosts with the needed files live."""
-        if self._progress is None:
-            wait_for_results(self._client, futures, self.agents_with_files)
-        else:
-            wait_for_results(self._client, futures, self.agents_with_files, self._progress.catch_up)
+        catch_up = self._progress.catch_up if self._progress is not None else lambda: None
+        wait_for_results(self._client, futures, self.agents_with_files, catch_up)
 
     def can_begin(self, subtask: Subtask) -> bool:
         """Return whether all inputs of a subtask are in this process, on the cluster or in progress here."""

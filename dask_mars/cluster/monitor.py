@@ -8,11 +8,9 @@ from typing import Any
 
 from distributed import Scheduler
 
-from dask_mars.cluster.dashboard import Dashboard, TrackedComputation
+from dask_mars.cluster.dashboard import Dashboard, Json, TrackedComputation
 from dask_mars.cluster.metrics import MEMORY_LIMIT
 from dask_mars.version import __version__
-
-Json = dict[str, Any]
 
 _STATES = ("queued", "preparing", "running", "finished", "failed", "cancelled")
 _OVER = frozenset({"finished", "failed", "cancelled"})

@@ -50,7 +50,7 @@ from dask_mars.errors import NoAgents, NoHostAllowed
 from dask_mars.optimize.prepare import prepare
 from studies.graphs import handed_over
 from tests.array_calls import CALLS, Arrays, assert_close
-from tests.conftest import Scripts, certificates, cluster_of_agents, eventually
+from tests.conftest import certificates, cluster_of_agents, eventually
 from tests.tasks import fail_first, large_array, note, noted, pid_of, wait_for
 
 Get = Callable[..., Any]
@@ -626,16 +626,6 @@ def test_strangers_are_refused_and_more_than_the_memory_of_a_host_is_computed(tm
         assert eventually(lambda: state.metrics[SUBTASKS] == ())
         del kept
         assert eventually(lambda: state.metrics["spilled_bytes"]["disk"] == 0)
-
-
-def test_one_machine_does_without_distributed(scripts: Scripts):
-    text = """
-import sys
-import dask.array as da
-import dask_mars
-print(int(da.ones(10, chunks=5).sum().compute(scheduler=dask_mars.get)), "distributed" in sys.modules)
-"""
-    assert scripts.run("-c", text).stdout.split() == ["10", "False"]
 
 
 def held(lock: Any, *_: Any) -> Any:

@@ -275,6 +275,7 @@ def test_clients_that_are_closed_meanwhile(cluster, tmp_path):
     assert eventually(lambda: nothing_is_left(cluster), PATIENCE_S)
 
 
+@pytest.mark.slow
 def test_hosts_that_are_lost(private_tmp, tmp_path):
     path, heard, begun, times = [tmp_path / name for name in ("go", "heard", "begun", "times")]
     first = {("first", number): (noted, str(times), number) for number in range(20)}

@@ -726,6 +726,7 @@ def test_what_stands_for_a_kept_chunk_can_be_copied_renamed_and_pickled(storing)
 
 
 WITH_ARRAY_EXPRESSIONS = """
+import sys
 import dask
 dask.config.set({"array.query-planning": True})
 import dask.array as da, numpy as np
@@ -734,6 +735,9 @@ from dask_mars.store.store import Store
 
 assert "_array_expr" in da.Array.__module__
 x = da.from_array(np.arange(90_000.0).reshape(300, 300), chunks=150) + 1
+x.sum().compute(scheduler=dask_mars.get)
+# One machine does without it.
+assert "distributed" not in sys.modules
 known = x.persist(scheduler="threads")
 persisted = x.persist(scheduler=dask_mars.get)
 load_copy, loaded = Store.load_copy, []
