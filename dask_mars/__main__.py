@@ -13,9 +13,7 @@ import dask
 import dask_mars
 
 
-@click.command(
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-)
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("-m", "module", is_flag=True, help="SCRIPT is the name of a module, as in `python -m`.")
 @click.version_option(dask_mars.__version__, prog_name="dask_mars")
 @click.argument("script")

@@ -122,14 +122,7 @@ def _has_client() -> bool:
         return False
 
 
-def get(
-    dsk: Any,
-    keys: Any,
-    *,
-    num_workers: int | None = None,
-    retries: int | None = None,
-    **options: Any,
-) -> Any:
+def get(dsk: Any, keys: Any, *, num_workers: int | None = None, retries: int | None = None, **options: Any) -> Any:
     """Compute keys of a Dask graph on dask_mars: pass it as ``scheduler=`` wherever Dask takes one.
 
     The first call starts worker processes; later calls share them, and they end with the interpreter.

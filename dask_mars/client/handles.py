@@ -333,12 +333,7 @@ def submit(
 
 
 def submit_graph(
-    backend: Backend,
-    dsk: Any,
-    keys: Any,
-    name: str | None,
-    id: str | None,
-    options: Mapping[str, Any],
+    backend: Backend, dsk: Any, keys: Any, name: str | None, id: str | None, options: Mapping[str, Any]
 ) -> Computation:
     """Compute keys of a Dask graph in the background, as `submit` does with collections."""
     chosen = _chosen(options)

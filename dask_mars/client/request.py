@@ -128,10 +128,7 @@ class InlineBackend:
 
 
 def persist_with(
-    backend: Backend,
-    collections: Iterable[Any],
-    optimize_graph: bool,
-    options: Mapping[str, Any],
+    backend: Backend, collections: Iterable[Any], optimize_graph: bool, options: Mapping[str, Any]
 ) -> tuple[Any, ...]:
     """Return collections whose chunks are computed and stay in the store."""
     known = {name: value for name, value in options.items() if name in Options._fields}

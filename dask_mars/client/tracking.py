@@ -58,11 +58,7 @@ class EngineSource:
         durations_s = run.measurements.durations_s
         running = self._running()
         failed = set(run.errors.copy()).difference(running)
-        return (
-            _finished(durations_s),
-            running,
-            [chunk for chunk in failed if durations_s[chunk] < 0],
-        )
+        return (_finished(durations_s), running, [chunk for chunk in failed if durations_s[chunk] < 0])
 
     def _running(self) -> list[int]:
         running, asked_s = self._in_hand

@@ -33,10 +33,7 @@ class RegionFunction:
     __name__ = "region"
 
     def __init__(
-        self,
-        program: Operand,
-        known: Sequence[Elementwise | Reduction],
-        outputs: tuple[int, ...],
+        self, program: Operand, known: Sequence[Elementwise | Reduction], outputs: tuple[int, ...]
     ) -> None:
         self._program = program
         self._known = known

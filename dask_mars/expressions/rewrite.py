@@ -141,11 +141,7 @@ class _Rewriter:
     """Reassembles a program with its regions as single steps."""
 
     def __init__(
-        self,
-        operand: Operand,
-        known: list[Any],
-        regions: list[Region],
-        replaced: dict[int, Callable[..., Any]],
+        self, operand: Operand, known: list[Any], regions: list[Region], replaced: dict[int, Callable[..., Any]]
     ) -> None:
         self._old = operand
         self._known = known
@@ -162,12 +158,7 @@ class _Rewriter:
         old = self._old
         self._emit(len(old.steps) - 1)
         return Operand(
-            old.name,
-            tuple(self._functions),
-            tuple(self._steps),
-            old.input_count,
-            old.literal_count,
-            old.in_client,
+            old.name, tuple(self._functions), tuple(self._steps), old.input_count, old.literal_count, old.in_client
         )
 
     def _emit(self, last: int) -> None:

@@ -69,12 +69,7 @@ _READ_BY_DASK = (GraphNode, dict, list, tuple, set, frozenset, int, float, str)
 _PLAIN = frozenset({int, float, str, bool, bytes, slice, type(None), complex})
 
 
-_CONTAINERS: dict[type, Callable[..., Any]] = {
-    List: make_list,
-    Tuple: make_tuple,
-    Set: make_set,
-    Dict: make_dict,
-}
+_CONTAINERS: dict[type, Callable[..., Any]] = {List: make_list, Tuple: make_tuple, Set: make_set, Dict: make_dict}
 
 
 # Python's own containers as Dask passes them on, and their constructors.

@@ -44,13 +44,7 @@ _DATA_DTYPES = frozenset({"ArrowDtype", "BooleanDtype", "DatetimeTZDtype", "Peri
 #: Names that pandas infers for columns of objects that hold text, numbers and the like.
 _DATA_OBJECTS = frozenset(
     {"boolean", "bytes", "date", "datetime", "datetime64", "decimal", "empty", "floating"}
-) | {
-    "integer",
-    "mixed-integer-float",
-    "string",
-    "timedelta",
-    "timedelta64",
-}
+) | {"integer", "mixed-integer-float", "string", "timedelta", "timedelta64"}
 #: Maximum number of objects to inspect, which takes 10 ms.
 _MOST_OBJECTS = 1 << 20
 #: Base classes of NumPy objects that are pure data.

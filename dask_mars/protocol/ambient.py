@@ -375,8 +375,5 @@ def _of_other_packages() -> Iterator[Setting]:
 
 def _of_another_package(module: str, load: Callable[[], Any]) -> Setting:
     return Setting(
-        f"the settings of {module}",
-        lambda found: load().read(),
-        lambda found, value: load().apply(value),
-        module,
+        f"the settings of {module}", lambda found: load().read(), lambda found, value: load().apply(value), module
     )

@@ -70,11 +70,7 @@ def pack_chunks(
     by_value: Callable[[list[tuple[Any, ...]]], Any],
 ) -> PackedChunks:
     """Pack the columns of some chunks for a message; `by_value` packs their literals."""
-    return (
-        pack_numbers(operands),
-        inputs if any(inputs) else None,
-        by_value(literals) if any(literals) else None,
-    )
+    return (pack_numbers(operands), inputs if any(inputs) else None, by_value(literals) if any(literals) else None)
 
 
 def unpack_chunks(

@@ -385,12 +385,7 @@ def test_reductions_of_any_shape(
     axis = draw.draw(st.none() | st.lists(st.integers(0, dimensions - 1), unique=True).map(tuple))
     function = draw.draw(st.sampled_from([np.sum, np.max, np.min, partial(np.sum, dtype="i4"), np.any, np.all]))
     keepdims = draw.draw(st.booleans())
-    chain = program(
-        5,
-        (operator.mul, (0, 1)),
-        (operator.sub, (5, 2)),
-        (function, (6, 3, 4), ("axis", "keepdims")),
-    )
+    chain = program(5, (operator.mul, (0, 1)), (operator.sub, (5, 2)), (function, (6, 3, 4), ("axis", "keepdims")))
     values = [*arrays, axis, keepdims]
     if draw.draw(st.booleans()):
         values[0] = values[0].astype("i8")

@@ -243,8 +243,7 @@ def test_op_id_never_learnt_is_an_error(mapping):
 
 
 @pytest.mark.parametrize(
-    ("path", "error"),
-    [("no_such_module:function", ImportError), ("tests.tasks:no_such_function", AttributeError)],
+    ("path", "error"), [("no_such_module:function", ImportError), ("tests.tasks:no_such_function", AttributeError)]
 )
 def test_path_that_leads_nowhere_is_an_error_at_each_use(mapping, path, error):
     mapping.learn(1, path)

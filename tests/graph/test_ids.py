@@ -47,15 +47,7 @@ def test_written_id_is_the_composed_one(task, stage, subtask):
 
 
 @pytest.mark.parametrize(
-    "numbers",
-    [
-        (-1, 0, 0),
-        (0, -1, 0),
-        (0, 0, -1),
-        (GRAPH_LIMIT, 0, 0),
-        (0, STAGE_LIMIT, 0),
-        (0, 0, NUMBER_LIMIT),
-    ],
+    "numbers", [(-1, 0, 0), (0, -1, 0), (0, 0, -1), (GRAPH_LIMIT, 0, 0), (0, STAGE_LIMIT, 0), (0, 0, NUMBER_LIMIT)]
 )
 def test_number_out_of_range_is_refused(numbers):
     with pytest.raises(ValueError, match="are not between 0 and"):

@@ -72,8 +72,7 @@ RIGHT = {
 }
 
 
-@pytest.mark.parametrize("composed", [False, True], ids=["plain", "composed"])
-@pytest.mark.parametrize("symbolic", [False, True], ids=["tasks", "symbolic"])
+@pytest.mark.parametrize(("composed", "symbolic"), [(False, False), (True, True)], ids=["tasks", "composed"])
 @pytest.mark.parametrize("name", RIGHT)
 def test_shape_and_dtype_are_as_declared(name, symbolic, composed):
     graph = prepared(RIGHT[name](), composed, symbolic)

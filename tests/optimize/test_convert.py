@@ -88,10 +88,7 @@ def test_array_is_data_and_not_copied():
             ((1, 2), {"name": 1, "other": 2}),
         ),
         ((add, "word", "b"), "ab"),
-        (
-            Task("y", describe, TaskRef("x"), 5, name=TaskRef("x"), other="x"),
-            ((1, 5), {"name": 1, "other": "x"}),
-        ),
+        (Task("y", describe, TaskRef("x"), 5, name=TaskRef("x"), other="x"), ((1, 5), {"name": 1, "other": "x"})),
         (Task("y", describe, b=2, c=TaskRef("x"), a=3), ((), {"b": 2, "c": 1, "a": 3})),
         (Task("y", describe, Task(None, inc, Alias("x")), Alias("x"), DataNode(None, "plain")), (2, 1, "plain")),
     ],
@@ -545,12 +542,7 @@ def test_temporary_is_gone_before_the_step_after_its_last_use():
         return value
 
     first, second, third = 2, 3, 4
-    steps = (
-        Step(0, (0, 1), ()),
-        Step(0, (first,), ()),
-        Step(0, (first, second), ()),
-        Step(0, (third,), ()),
-    )
+    steps = (Step(0, (0, 1), ()), Step(0, (first,), ()), Step(0, (first, second), ()), Step(0, (third,), ()))
     operand = Operand("make", (make,), steps, input_count=1, literal_count=1)
     for _ in range(2):
         made.clear()

@@ -45,10 +45,7 @@ def folded(tasks: dict[Any, Any], wanted: list[Any], fewest: int = 1) -> ChunkGr
 def test_initial_chunks_with_one_consumer_are_folded_into_it():
     graph = folded(pairs(6), ["all"], fewest=6)
     assert graph.keys == [*(("both", number) for number in range(6)), "all"]
-    assert [function_names(operand) for operand in graph.operands] == [
-        ["mul", "neg", "add"],
-        ["make_list", "sum"],
-    ]
+    assert [function_names(operand) for operand in graph.operands] == [["mul", "neg", "add"], ["make_list", "sum"]]
     assert graph.literals[:2] == [(0, 10, 0), (1, 10, 1)]
 
 

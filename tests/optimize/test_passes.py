@@ -67,10 +67,7 @@ def converted(dsk: Any, wanted: list[Any]) -> ChunkGraph:
 
 
 @settings(max_examples=8)
-@given(
-    chosen=st.sets(st.integers(0, len(subjects()) - 1), min_size=1),
-    passes=passes_in_any_order,
-)
+@given(chosen=st.sets(st.integers(0, len(subjects()) - 1), min_size=1), passes=passes_in_any_order)
 def test_any_passes_leave_the_values_of_arrays(chosen, passes):
     arrays = subjects()
     dsk, wanted = handed_over(*[array for number in sorted(chosen) for array in arrays[number]])

@@ -148,11 +148,7 @@ def test_what_cannot_be_pickled_is_told_once_and_the_rest_travels(monkeypatch: p
     assert loads(pickle.loads(first.payload)["Dask's configuration"])["a"] == {"other": 1}
     assert sorted(
         text.split(" as your")[0].removeprefix("worker processes do not find ") for text in first.losses()
-    ) == [
-        "Dask's configuration, 'a', 'of-ours'",
-        "numpy.seterrcall",
-        "tests.cases.variable_of_a_module.unit",
-    ]
+    ) == ["Dask's configuration, 'a', 'of-ours'", "numpy.seterrcall", "tests.cases.variable_of_a_module.unit"]
     assert second.losses() == []
 
 

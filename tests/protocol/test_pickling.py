@@ -28,13 +28,7 @@ from dask.utils import SerializableLock
 from dask_mars import errors, exit_codes
 from dask_mars.protocol.failures import FailureRecord, pack_error, unpack_error
 from dask_mars.protocol.locks import InterprocessLock, interprocess
-from dask_mars.protocol.pickling import (
-    dumps,
-    frozen,
-    loads,
-    may_open_files,
-    plain_bytes,
-)
+from dask_mars.protocol.pickling import dumps, frozen, loads, may_open_files, plain_bytes
 from dask_mars.store.arena import create
 
 # -- exceptions -------------------------------------------------------------------------------------------------
@@ -188,9 +182,7 @@ class KeywordOnly(ValueError):
 
 
 @pytest.mark.parametrize(
-    "error",
-    [TwoArguments(5, "no"), OtherArgument(5), KeywordOnly(code=5)],
-    ids=lambda error: type(error).__name__,
+    "error", [TwoArguments(5, "no"), OtherArgument(5), KeywordOnly(code=5)], ids=lambda error: type(error).__name__
 )
 def test_exception_with_a_constructor_of_its_own_arrives(error):
     def raiser() -> None:

@@ -28,16 +28,7 @@ def reducers_as_before() -> Iterator[None]:
 
 
 def fails(value: Any) -> Any:
-    return (
-        value
-        + (1 / 0 if value else 2)
-        + sum(
-            [
-                value,
-                int("x"),
-            ]
-        )
-    )
+    return value + (1 / 0 if value else 2) + sum([value, int("x")])
 
 
 def caught(*arguments: Any) -> BaseException:
@@ -133,13 +124,7 @@ def test_a_user_s_own_folder_of_our_name_is_not_left_out() -> None:
 
     frames = [
         (f"/home/u/dask_mars/{name}", "f", 1, 1, 0, 1, {})
-        for name in (
-            "a.py",
-            "dask_mars/client/backend.py",
-            "dask_mars/runtimes.py",
-            "examples/relief.py",
-            "b.py",
-        )
+        for name in ("a.py", "dask_mars/client/backend.py", "dask_mars/runtimes.py", "examples/relief.py", "b.py")
     ]
     with dask.config.set({"admin.traceback.shorten": [config._OUR_FRAMES]}):
         shortened = shorten_traceback.shorten(tracebacks.traceback_of(frames))

@@ -102,10 +102,7 @@ class BlockwiseRecords:
         return code
 
     def _contraction(
-        self,
-        argument: str,
-        coordinates: list[int],
-        makers: dict[Key, Callable[[tuple[Any, ...]], Key]],
+        self, argument: str, coordinates: list[int], makers: dict[Key, Callable[[tuple[Any, ...]], Key]]
     ) -> Any:
         """Return nested lists of placeholders, one for each block that is contracted over."""
 

@@ -15,14 +15,7 @@ import dask
 
 from dask_mars.dask_api.core import Alias, Expr, Task, _execute_subgraph, _HLGExprSequence
 from dask_mars.graph.chunks import Key, flatten
-from dask_mars.optimize.fronts.base import (
-    ChunkRecord,
-    LazyLayer,
-    NotSymbolic,
-    ReadOptions,
-    Symbolic,
-    TaskCompiler,
-)
+from dask_mars.optimize.fronts.base import ChunkRecord, LazyLayer, NotSymbolic, ReadOptions, Symbolic, TaskCompiler
 from dask_mars.optimize.programs import Program
 
 

@@ -121,11 +121,7 @@ def _is_contiguous(index: Any) -> bool:
 
 
 def _slice_literals(
-    read_index: int,
-    slice_index: int,
-    no_fancy: bool,
-    read: tuple[Any, ...],
-    sliced: tuple[Any, ...],
+    read_index: int, slice_index: int, no_fancy: bool, read: tuple[Any, ...], sliced: tuple[Any, ...]
 ) -> tuple[Any, ...] | None:
     """Return the literals of both with a single slice, or None where the slices cannot be combined."""
     outer, inner = read[read_index], sliced[slice_index]
