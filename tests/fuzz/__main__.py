@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import random
 import sys
 import time
 from collections import Counter
@@ -15,11 +14,12 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
 import click  # noqa: E402
+import hypothesis  # noqa: E402
 from dask.utils import parse_bytes  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
 
-from tests.fuzz import catalogue, shrinking  # noqa: E402
-from tests.fuzz.engines import PROGRAMS, Engine, LeftBehind, Plan, plan, settled  # noqa: E402
-from tests.fuzz.making import make  # noqa: E402
+from tests.fuzz.engines import PROGRAMS, Engine, LeftBehind, plan, settled  # noqa: E402
+from tests.fuzz.making import programs  # noqa: E402
 from tests.fuzz.programs import Program, Raised  # noqa: E402
 from tests.fuzz.running import Difference, Excused, Excuses, is_unsteady, run, silenced  # noqa: E402
 from tests.soak.leaks import share_allocator  # noqa: E402
@@ -29,189 +29,158 @@ from tests.soak.troubles import watchdog  # noqa: E402
 _LOOK_EVERY = 10
 
 
+class TimeIsUp(BaseException):
+    """No more programs are wanted."""
+
+
+class Differs(Exception):
+    """A program, and what it came to."""
+
+
 @dataclass
 class Tally:
     """What has happened until now."""
 
-    programs: int = 0
-    shared: int = 0
-    computations: int = 0
-    raised: int = 0
-    kills: int = 0
-    spilled_bytes: int = 0
-    engines: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
     steps: Counter[str] = field(default_factory=Counter)
-    themes: Counter[str] = field(default_factory=Counter)
-    sizes: Counter[str] = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)
     excused: Counter[str] = field(default_factory=Counter)
-    dropped: Counter[str] = field(default_factory=Counter)
-    differences: list[int] = field(default_factory=list)
-    seconds: Counter[str] = field(default_factory=Counter)
+    differing: list[int] = field(default_factory=list)
 
     def note(self, program: Program) -> None:
         """Count a program."""
-        self.programs += 1
-        self.themes[program.theme] += 1
-        self.sizes[program.size] += 1
-        self.steps.update(step.operation for step in program.steps)
-        self.dropped.update(program.dropped)
         computed = [step for step in program.steps if step.computes]
-        self.computations += len(computed)
-        self.raised += any(isinstance(step.expected, Raised) for step in computed)
+        raised = any(isinstance(step.expected, Raised) for step in computed)
+        self.counts.update(programs=1, computations=len(computed), raised=raised)
+        self.kinds.update([program.theme, program.size])
+        self.steps.update(step.operation for step in program.steps)
 
-    def lines(self, seconds: float) -> list[str]:
-        """Return the report."""
-
-        def listed(counts: Counter[str]) -> str:
-            return ", ".join(f"{name} {count}" for name, count in counts.most_common()) or "none"
-
-        return [
-            f"{self.programs} programs in {seconds:,.0f} s ({self.programs / seconds * 60:,.0f} a minute), "
-            f"{self.computations} computations, {self.engines} engines",
-            f"{self.kills} workers killed, {self.spilled_bytes / 2**20:,.0f} MiB spilled, {self.raised} programs "
-            f"raised the same error, {self.shared} computed collections made before",
-            f"excused: {listed(self.excused)}",
-            f"themes: {listed(self.themes)}; sizes: {listed(self.sizes)}",
-            f"steps: {listed(self.steps)}",
-            "seconds: " + ", ".join(f"{name} {value:.1f}" for name, value in self.seconds.items()),
-            f"{len(self.differences)} programs differ" + (f": {self.differences}" if self.differences else ""),
+    def __str__(self) -> str:
+        counts = ", ".join(f"{count:,} {what}" for what, count in self.counts.items())
+        listed = [
+            ", ".join(f"{name} {count}" for name, count in counter.most_common()) or "none"
+            for counter in (self.excused, self.kinds, self.steps)
         ]
+        excused, kinds, steps = listed
+        differing = f": {self.differing}" if self.differing else ""
+        return (
+            f"{counts}\nexcused: {excused}\n{kinds}; {steps}\n"
+            f"programs of {len(self.differing)} engines differ{differing}"
+        )
 
 
-@dataclass(frozen=True)
-class Options:
-    """How to go on."""
-
-    memory_limit: int | None
-    kills: bool | None
-    limit_s: float
-    shrink: bool
-    verbose: bool
-
-
-def size_for(seed: int, plan: Plan) -> str:
-    """Return how large the data of a program are."""
-    chance = random.Random(f"size {seed}")
-    if plan.small and chance.random() < 0.3:
-        return "large"
-    return "medium" if chance.random() < 0.2 else "small"
-
-
-def one(engine: Engine, seed: int, tally: Tally, options: Options) -> bool:
-    """Make and run a program; say whether it was as expected."""
-    began_s = time.monotonic()
-    program = make(seed, size_for(seed, engine.plan))
-    tally.note(program)
-    made_s = time.monotonic()
-    tally.seconds["making"] += made_s - began_s
-    chance = random.Random(f"run {seed}")
-    shared = chance.random() < 0.25
-    tally.shared += shared
-    scheduler = chance.choice([engine.runtime.get, "mars"])
+def one(engine: Engine, program: Program, shared: bool, named: bool, limit_s: float, tally: Tally) -> None:
+    """Run a program; raise `Differs` if it does not give what it has to."""
     excuses = Excuses(engine.plan.small, engine.plan.kills)
-    kills = engine.killer.count
-    with watchdog(options.limit_s, str(program), engine.told), engine.killer.at_work():
-        found = run(program, scheduler, shared, excuses)
-    tally.kills += engine.killer.count - kills
-    tally.seconds["running"] += time.monotonic() - made_s
-    if options.verbose:
-        print(f"{seed} {program.size} {program.theme} {time.monotonic() - began_s:.2f} s", flush=True)
+    with watchdog(limit_s, str(program), engine.told), engine.killer.at_work():
+        found = run(program, "mars" if named else engine.runtime.get, shared, excuses)
+    tally.note(program)
     if isinstance(found, Excused):
         tally.excused[found.name] += 1
-    if not isinstance(found, Difference):
-        return True
-    if is_unsteady(program):
+    elif isinstance(found, Difference):
+        if not is_unsteady(program):
+            raise Differs(f"shared {shared}, {program}\n\n{found.text}")
         tally.excused["unsteady under Dask itself"] += 1
-        return True
-    tally.differences.append(seed)
-    print(f"\nDIFFERS: {program}\n\n{found.text}\n", flush=True)
-    if options.shrink:
-        smaller = shrinking.shrink(program, scheduler, shared)
-        if smaller is not None:
-            print(f"In short: {smaller[0]}\n\n{smaller[1].text}\n", flush=True)
-        else:
-            print("It did not happen again.\n", flush=True)
-    memory = "" if options.memory_limit is None else f" --memory-limit {options.memory_limit}"
-    kill = {None: "", True: " --kill", False: " --no-kill"}[options.kills]
-    print(f"shared {shared}, {engine.plan}\nagain: python -m tests.fuzz --only {seed}{memory}{kill}\n", flush=True)
-    return False
+    if tally.counts["programs"] % _LOOK_EVERY == 0:
+        engine.check_idle()
 
 
-def many(seeds: range, until_s: float, tally: Tally, options: Options) -> bool:
-    """Run programs, each with the engine that its seed asks for; say whether all was as expected."""
-    good = True
-    while seeds and time.monotonic() < until_s:
-        first = seeds[0]
-        length = PROGRAMS - first % PROGRAMS if seeds.step == 1 else len(seeds)
-        ours, seeds = seeds[:length], seeds[length:]
-        planned = plan(first, options.memory_limit, options.kills)
+def search(engine: Engine, seed: int, count: int, until_s: float, limit_s: float, tally: Tally) -> bool:
+    """Run programs of a seed; print the shortest that differs, and return whether there is none."""
+    sizes = ("small", "small", "medium", "large") if engine.plan.small else ("small", "small", "medium")
+    differed: list[str] = []
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=[hypothesis.Phase.generate, hypothesis.Phase.shrink],
+        report_multiple_bugs=False,
+        suppress_health_check=list(hypothesis.HealthCheck),
+        verbosity=hypothesis.Verbosity.quiet,
+    )
+    @hypothesis.given(programs(sizes), st.booleans(), st.booleans())
+    def same(program: Program, shared: bool, named: bool) -> None:
+        if time.monotonic() > until_s and not differed:
+            raise TimeIsUp
         try:
-            with Engine(planned, first) as engine:
-                tally.engines += 1
-                tally.seconds["starting"] += settled(engine)
-                for number, seed in enumerate(ours):
-                    if time.monotonic() > until_s:
-                        break
-                    good &= one(engine, seed, tally, options)
-                    if number % _LOOK_EVERY == 0:
-                        began_s = time.monotonic()
-                        engine.check_idle()
-                        tally.seconds["looking"] += time.monotonic() - began_s
-            tally.spilled_bytes += engine.spilled_bytes
+            one(engine, program, shared, named, limit_s, tally)
+        except Differs as error:
+            if not differed:
+                print(f"\nDIFFERS: {error}", flush=True)
+            differed.append(str(error))
+            raise
+
+    try:
+        same()
+    except Differs as shortest:
+        print(f"\nIn short: {shortest}", flush=True)
+    except hypothesis.errors.Flaky:
+        print("\nIt did not happen again.", flush=True)
+    return not differed
+
+
+def many(first: int, count: int, until_s: float, memory: int | None, kills: bool | None, limit_s: float) -> bool:
+    """Run programs with engines of all kinds; return whether all was as expected."""
+    tally, good = Tally(), True
+    for seed in range(first, first + -(-count // PROGRAMS)):
+        if time.monotonic() > until_s:
+            break
+        planned = plan(seed, memory, kills)
+        try:
+            with Engine(planned, seed) as engine:
+                settled(engine)
+                try:
+                    some = min(PROGRAMS, count - (seed - first) * PROGRAMS)
+                    same = search(engine, seed, some, until_s, limit_s, tally)
+                except TimeIsUp:
+                    same = True
+                if not same:
+                    tally.differing.append(seed)
+                    print(
+                        f"\n{planned}\nagain: --seed {seed} --programs {PROGRAMS}, and these options", flush=True
+                    )
+            tally.counts.update(engines=1, kills=engine.killer_count, spilled_bytes=engine.spilled_bytes)
+            good &= same
         except LeftBehind as left:
             good = False
-            print(f"\nLEFT: {left}; engine of seed {first}, {planned}\n", flush=True)
+            print(f"\nLEFT: {left}; engine of seed {seed}, {planned}\n", flush=True)
+    print(tally)
     return good
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.option("--seconds", type=click.FloatRange(min=0), help="How long to go on.")
-@click.option("--programs", type=click.IntRange(min=0), help="How many to run. Default, without --seconds: 100.")
-@click.option("--seed", default=0, type=click.IntRange(min=0), help="Of the first program; the next has the next.")
-@click.option("--only", type=click.IntRange(min=0), help="Run the program of this seed, and print it.")
-@click.option("--repeat", default=1, type=click.IntRange(min=1), help="How often to run that one.")
+@click.option("--programs", type=click.IntRange(min=1), help="How many to run. Default, without --seconds: 100.")
+@click.option(
+    "--seed", default=0, type=click.IntRange(min=0), help=f"Of the first engine and {PROGRAMS} programs."
+)
 @click.option("--memory-limit", help="Of all engines, as '64 MiB'. Default: chance.")
 @click.option("--kill/--no-kill", "kills", default=None, help="Kill workers, or do not. Default: chance.")
 @click.option("--limit", "limit_s", default=120.0, help="Seconds after which a program counts as hanging.")
-@click.option("--shrink/--no-shrink", default=True, help="Look for the shortest program that differs.")
-@click.option("--verbose", "-v", is_flag=True, help="Print a line for each program, and what could not be made.")
 def main(
     seconds: float | None,
     programs: int | None,
     seed: int,
-    only: int | None,
-    repeat: int,
     memory_limit: str | None,
     kills: bool | None,
     limit_s: float,
-    shrink: bool,
-    verbose: bool,
 ) -> None:
     """Compute random Dask programs by the synchronous scheduler and by dask_mars, and compare.
 
     Exit code 1: something differs, or was left behind. 3: something hangs.
     """
-    catalogue.load()
     share_allocator()
     # What is imported is looked at no more when garbage is collected, which is done often.
     gc.collect()
     gc.freeze()
-    options = Options(None if memory_limit is None else parse_bytes(memory_limit), kills, limit_s, shrink, verbose)
-    tally = Tally()
-    began_s = time.monotonic()
-    until_s = began_s + (seconds if seconds is not None else 1e9)
+    until_s = time.monotonic() + (1e9 if seconds is None else seconds)
+    count = programs or (100 if seconds is None else 10**9)
     with silenced():
-        if only is not None:
-            print(make(only, size_for(only, plan(only, options.memory_limit, kills))), flush=True)
-            ended = [many(range(only, only + 1), until_s, tally, options) for _ in range(repeat)]
-            good = all(ended)
-        else:
-            count = programs if programs is not None else 10**9 if seconds is not None else 100
-            good = many(range(seed, seed + count), until_s, tally, options)
-    for line in tally.lines(time.monotonic() - began_s):
-        print(line)
-    if verbose:
-        print("\n".join(f"{count:5} {what}" for what, count in tally.dropped.most_common(150)))
+        good = many(
+            seed, count, until_s, None if memory_limit is None else parse_bytes(memory_limit), kills, limit_s
+        )
     sys.exit(0 if good else 1)
 
 

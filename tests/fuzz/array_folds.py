@@ -10,7 +10,7 @@ from tests.fuzz.operations import Variable, operation
 
 
 def _filled(a: Any) -> bool:
-    """Say whether an array has elements, and of what size it is is known."""
+    """Return whether an array has elements, and of what size it is is known."""
     return known(a) and a.size > 0
 
 
@@ -88,57 +88,51 @@ def sorted_out(make: Maker, a: Variable) -> Text:
         f"da.quantile({a}, 0.3, axis={axis})",
         f"da.nanmedian({a}, axis={axis})",
     ]
-    return make.choice(options)
+    return options
 
 
 @operation("array", 3, fits=lambda a: real(a) and _filled(a), decides=True)
 def histogram(make: Maker, a: Variable) -> Text:
-    return make.choice(
-        [
-            f"da.histogram({a}, bins=[-9, -2, 0, 3.5, 20])[0]",
-            f"da.histogram({a}, bins=5, range=(-10, 10))[0]",
-            f"da.histogram({a}, bins=5, range=(-10, 10), density=True)[0]",
-            f"da.bincount(abs({a}).astype('i8').ravel() % 7, minlength=7)",
-        ]
-    )
+    return [
+        f"da.histogram({a}, bins=[-9, -2, 0, 3.5, 20])[0]",
+        f"da.histogram({a}, bins=5, range=(-10, 10))[0]",
+        f"da.histogram({a}, bins=5, range=(-10, 10), density=True)[0]",
+        f"da.bincount(abs({a}).astype('i8').ravel() % 7, minlength=7)",
+    ]
 
 
 @operation("array", 2, fits=lambda a: a.dtype.kind in "biuf" and _filled(a) and a.ndim == 2, rounds=True)
 def of_matrix(make: Maker, a: Variable) -> Text:
-    return make.choice(
-        [
-            f"{a} @ {a}.T",
-            f"da.tensordot({a}, {a}, axes=((0,), (0,)))",
-            f"da.dot({a}, {a}[0])",
-            f"da.einsum('ij,kj->ik', {a}, {a})",
-            f"da.einsum('ij->j', {a})",
-            f"da.matmul({a}.T, {a})",
-            f"da.vdot({a}, {a})",
-            f"da.inner({a}[0], {a}[0])" if hasattr(a, "inner") else f"da.dot({a}[0], {a}[0])",
-            f"da.outer({a}[0], {a}[:, 0])",
-            f"da.cov({a})" if a.shape[1] > 1 else f"da.trace({a})",
-            f"da.average({a}, axis=0, weights=np.arange({a.shape[0]}) + 1)",
-            f"da.linalg.norm({a}, axis=1)",
-            f"da.linalg.norm({a})",
-            f"da.trace({a})",
-        ]
-    )
+    return [
+        f"{a} @ {a}.T",
+        f"da.tensordot({a}, {a}, axes=((0,), (0,)))",
+        f"da.dot({a}, {a}[0])",
+        f"da.einsum('ij,kj->ik', {a}, {a})",
+        f"da.einsum('ij->j', {a})",
+        f"da.matmul({a}.T, {a})",
+        f"da.vdot({a}, {a})",
+        f"da.inner({a}[0], {a}[0])" if hasattr(a, "inner") else f"da.dot({a}[0], {a}[0])",
+        f"da.outer({a}[0], {a}[:, 0])",
+        f"da.cov({a})" if a.shape[1] > 1 else f"da.trace({a})",
+        f"da.average({a}, axis=0, weights=np.arange({a.shape[0]}) + 1)",
+        f"da.linalg.norm({a}, axis=1)",
+        f"da.linalg.norm({a})",
+        f"da.trace({a})",
+    ]
 
 
 @operation("array", 2, fits=lambda a: a.dtype == "f8" and _filled(a) and a.ndim == 2, rounds=True, decides=True)
 def decomposed(make: Maker, a: Variable) -> Text:
     tall = f"{a}.rechunk({{1: -1}})"
     # Of singular vectors of matrices without full rank nothing is certain; so only what is unique.
-    return make.choice(
-        [
-            f"da.linalg.svd(da.nan_to_num({tall}))[1]",
-            f"abs(da.linalg.qr(da.nan_to_num({tall}))[1])",
-            f"da.linalg.svd_compressed(da.nan_to_num({a}), 1, seed=3)[1]",
-            f"da.linalg.cholesky((da.eye(4, chunks=2) * {make.integer(2, 5)}))",
-            f"da.linalg.solve(da.eye({a.shape[0]}, chunks={a.shape[0]}) * 2, {a}[:, 0].rechunk(-1))",
-            f"da.linalg.inv(da.eye(4, chunks=2) * {make.integer(2, 5)})",
-        ]
-    )
+    return [
+        f"da.linalg.svd(da.nan_to_num({tall}))[1]",
+        f"abs(da.linalg.qr(da.nan_to_num({tall}))[1])",
+        f"da.linalg.svd_compressed(da.nan_to_num({a}), 1, seed=3)[1]",
+        f"da.linalg.cholesky((da.eye(4, chunks=2) * {make.integer(2, 5)}))",
+        f"da.linalg.solve(da.eye({a.shape[0]}, chunks={a.shape[0]}) * 2, {a}[:, 0].rechunk(-1))",
+        f"da.linalg.inv(da.eye(4, chunks=2) * {make.integer(2, 5)})",
+    ]
 
 
 @operation("array", 2, fits=lambda a: numeric(a) and _filled(a) and a.ndim > 0, rounds=True)

@@ -36,7 +36,7 @@ def mapped(make: Maker, a: Variable) -> Text:
             f"{a}.map_blocks(lambda block: np.repeat(block, 2, axis=0), dtype={a.dtype.str!r}, "
             f"chunks=({tuple(2 * cut for cut in a.chunks[0])}, *{a}.chunks[1:]))",
         ]
-    return make.choice(options)
+    return options
 
 
 @operation("array", 3, fits=lambda a: numeric(a) and a.ndim > 0 and known(a) and a.size > 0, rounds=True)
@@ -51,49 +51,42 @@ def overlapping(make: Maker, a: Variable) -> Text:
 
 @operation("array", 1.5, fits=lambda a: real(a) and a.ndim > 0 and known(a) and a.size > 0)
 def windows(make: Maker, a: Variable) -> Text:
-    return make.choice(
-        [
-            f"da.lib.stride_tricks.sliding_window_view({a}, 2, axis=0).max(axis=-1)"
-            if a.shape[0] > 3
-            else f"da.overlap.overlap({a}, depth={{0: 0}}, boundary='none')",
-            f"da.push({a}, 2, axis=0)" if a.dtype.kind == "f" else f"da.diff({a}, axis=0)",
-            f"da.gradient({a}.astype('f8'), axis=0)" if a.shape[0] > 12 else f"da.diff({a}, n=2, axis=0)",
-        ]
-    )
+    return [
+        f"da.lib.stride_tricks.sliding_window_view({a}, 2, axis=0).max(axis=-1)"
+        if a.shape[0] > 3
+        else f"da.overlap.overlap({a}, depth={{0: 0}}, boundary='none')",
+        f"da.push({a}, 2, axis=0)" if a.dtype.kind == "f" else f"da.diff({a}, axis=0)",
+        f"da.gradient({a}.astype('f8'), axis=0)" if a.shape[0] > 12 else f"da.diff({a}, n=2, axis=0)",
+    ]
 
 
 @operation("array", 3, fits=lambda a: numeric(a) and a.ndim == 2 and known(a))
 def blockwise(make: Maker, a: Variable) -> Text:
     number = make.integer(2, 5)
-    return make.choice(
-        [
-            f"da.blockwise(lambda x: x + {number}, 'ij', {a}, 'ij', dtype={a.dtype.str!r})",
-            f"da.blockwise(np.transpose, 'ji', {a}, 'ij', dtype={a.dtype.str!r})",
-            f"da.blockwise(lambda x, y: x + y, 'ij', {a}, 'ij', {number}, None, dtype={a.dtype.str!r})",
-            f"da.blockwise(operator.mul, 'ij', {a}, 'ij', {a}, 'ij', dtype={a.dtype.str!r})",
-            f"da.blockwise(lambda x, y: x[:, None] * y, 'ij', {a}[:, 0], 'i', {a}[0], 'j', dtype={a.dtype.str!r})",
-            f"da.blockwise(lambda x: x[:, None], 'ikj', {a}, 'ij', new_axes={{'k': 1}}, dtype={a.dtype.str!r})",
-        ]
-    )
+    return [
+        f"da.blockwise(lambda x: x + {number}, 'ij', {a}, 'ij', dtype={a.dtype.str!r})",
+        f"da.blockwise(np.transpose, 'ji', {a}, 'ij', dtype={a.dtype.str!r})",
+        f"da.blockwise(lambda x, y: x + y, 'ij', {a}, 'ij', {number}, None, dtype={a.dtype.str!r})",
+        f"da.blockwise(operator.mul, 'ij', {a}, 'ij', {a}, 'ij', dtype={a.dtype.str!r})",
+        f"da.blockwise(lambda x, y: x[:, None] * y, 'ij', {a}[:, 0], 'i', {a}[0], 'j', dtype={a.dtype.str!r})",
+        f"da.blockwise(lambda x: x[:, None], 'ikj', {a}, 'ij', new_axes={{'k': 1}}, dtype={a.dtype.str!r})",
+    ]
 
 
 @operation("array", 2, fits=lambda a: real(a) and a.ndim > 0 and known(a) and a.size > 0)
 def generalised(make: Maker, a: Variable) -> Text:
     whole = f"{a}.rechunk({{-1: -1}})"
     kind = a.dtype.str
-    return make.choice(
-        [
-            f"da.apply_gufunc(material.spread, '(i)->()', {whole}, output_dtypes={kind!r})",
-            f"da.apply_gufunc(lambda x: (x.min(axis=-1), x * 2), '(i)->(),(i)', {whole}, "
-            f"output_dtypes=({kind!r}, {kind!r}))[1]",
-            f"da.apply_gufunc(material.spread, '(i)->()', {a}, "
-            f"output_dtypes={kind!r}, allow_rechunk=True, axis=0)",
-            f"da.apply_along_axis(material.first_and_last, -1, {a}, dtype={kind!r}, shape=(2,))",
-            f"da.as_gufunc(signature='()->()', output_dtypes={kind!r}, vectorize=True)(lambda x: x + 1)({a})"
-            if a.size < 200
-            else f"da.apply_over_axes(np.max, {a}, [0])",
-        ]
-    )
+    return [
+        f"da.apply_gufunc(material.spread, '(i)->()', {whole}, output_dtypes={kind!r})",
+        f"da.apply_gufunc(lambda x: (x.min(axis=-1), x * 2), '(i)->(),(i)', {whole}, "
+        f"output_dtypes=({kind!r}, {kind!r}))[1]",
+        f"da.apply_gufunc(material.spread, '(i)->()', {a}, output_dtypes={kind!r}, allow_rechunk=True, axis=0)",
+        f"da.apply_along_axis(material.first_and_last, -1, {a}, dtype={kind!r}, shape=(2,))",
+        f"da.as_gufunc(signature='()->()', output_dtypes={kind!r}, vectorize=True)(lambda x: x + 1)({a})"
+        if a.size < 200
+        else f"da.apply_over_axes(np.max, {a}, [0])",
+    ]
 
 
 @operation("array", 2)
@@ -101,39 +94,33 @@ def to_delayed_and_back(make: Maker, a: Variable) -> Text:
     if not known(a):
         return f"{a}.compute_chunk_sizes()"
     shape = tuple(map(int, a.shape))
-    return make.choice(
-        [
-            f"da.from_delayed(delayed(np.asarray)({a}), {shape}, {a.dtype.str!r})",
-            f"da.from_delayed({a}.rechunk(-1).to_delayed().ravel()[0], {shape}, {a.dtype.str!r})",
-            f"da.from_delayed(delayed(lambda x, y: x)({a}, [{a}, 3]), {shape}, {a.dtype.str!r})",
-        ]
-    )
+    return [
+        f"da.from_delayed(delayed(np.asarray)({a}), {shape}, {a.dtype.str!r})",
+        f"da.from_delayed({a}.rechunk(-1).to_delayed().ravel()[0], {shape}, {a.dtype.str!r})",
+        f"da.from_delayed(delayed(lambda x, y: x)({a}, [{a}, 3]), {shape}, {a.dtype.str!r})",
+    ]
 
 
 @operation("array", 2)
 def to_delayed(make: Maker, a: Variable) -> Text:
-    return make.choice(
-        [
-            f"delayed(material.describe)({a})",
-            f"delayed(material.describe)([{a}, {{'k': {a}}}])",
-            f"delayed(np.shape)({a})",
-            f"delayed({a})",
-            f"{a}.to_delayed().ravel()[-1]",
-            f"delayed(lambda x: x.tolist())({a}[:2])" if a.ndim else f"delayed(float)({a})",
-        ]
-    )
+    return [
+        f"delayed(material.describe)({a})",
+        f"delayed(material.describe)([{a}, {{'k': {a}}}])",
+        f"delayed(np.shape)({a})",
+        f"delayed({a})",
+        f"{a}.to_delayed().ravel()[-1]",
+        f"delayed(lambda x: x.tolist())({a}[:2])" if a.ndim else f"delayed(float)({a})",
+    ]
 
 
 @operation("array", 0.4, fits=numeric, decides=True)
 def failing(make: Maker, a: Variable) -> Text:
     shape = tuple(map(int, a.shape)) if known(a) else (1,)
-    return make.choice(
-        [
-            f"{a}.map_blocks(lambda block: material.fail('block'), dtype={a.dtype.str!r})",
-            f"{a}.map_blocks(lambda block: block.no_such_attribute, dtype={a.dtype.str!r})",
-            f"da.from_delayed(delayed(material.fail_if)(3, {a}), {shape}, {a.dtype.str!r})",
-        ]
-    )
+    return [
+        f"{a}.map_blocks(lambda block: material.fail('block'), dtype={a.dtype.str!r})",
+        f"{a}.map_blocks(lambda block: block.no_such_attribute, dtype={a.dtype.str!r})",
+        f"da.from_delayed(delayed(material.fail_if)(3, {a}), {shape}, {a.dtype.str!r})",
+    ]
 
 
 @operation("array", 0.7, fits=lambda a: a.ndim == 2 and known(a) and numeric(a) and a.shape[1] < 12)

@@ -103,7 +103,7 @@ def reshaped(make: Maker, a: Variable) -> Text:
     shape = make.shuffled([*shape, size])
     if make.chance(0.2):
         shape[make.integer(0, len(shape) - 1)] = -1
-    return make.choice([f"{a}.reshape({tuple(shape)})"] * 3 + [f"{a}.reshape({tuple(shape)}, merge_chunks=False)"])
+    return [f"{a}.reshape({tuple(shape)})"] * 3 + [f"{a}.reshape({tuple(shape)}, merge_chunks=False)"]
 
 
 @operation("array", 6)
@@ -130,7 +130,7 @@ def rearranged(make: Maker, a: Variable) -> Text:
     if a.ndim > 1:
         options += [f"da.rot90({a}, {make.integer(1, 3)})", f"da.flipud({a})", f"da.fliplr({a})"]
         options += [f"da.diagonal({a})", f"da.triu({a})", f"da.tril({a}, -1)", f"{a}.map_blocks(np.copy)"]
-    return make.choice(options)
+    return options
 
 
 @operation("array", 2)
@@ -196,4 +196,4 @@ def of_blocks(make: Maker, a: Variable) -> Text:
 
 @operation("array", 1.5, fits=lambda a: a.ndim == 1 and ordered(a))
 def appended(make: Maker, a: Variable) -> Text:
-    return make.choice([f"da.append({a}, {a})", f"da.diff({a})", f"da.ediff1d({a})", f"da.union1d({a}, {a}[:3])"])
+    return [f"da.append({a}, {a})", f"da.diff({a})", f"da.ediff1d({a})", f"da.union1d({a}, {a}[:3])"]

@@ -26,7 +26,7 @@ TOLERANCES = {2: 3e-2, 4: 2e-4, 8: 1e-9, 16: 1e-9}
 
 
 def difference(ours: Any, expected: Any, rounded: bool = False) -> str:
-    """Say how two results differ.
+    """Return how two results differ.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def _close(ours: Any, expected: Any) -> Any:
 
 
 def _is_nobodys(fill_value: Any) -> bool:
-    """Say whether a fill value is what NumPy takes for some dtype."""
+    """Return whether a fill value is what NumPy takes for some dtype."""
     return np.ndim(fill_value) == 0 and str(fill_value) in _DEFAULT_FILLS
 
 

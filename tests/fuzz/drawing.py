@@ -1,10 +1,11 @@
-"""What chance decides in a program: everything is drawn from one generator, so that a seed says it all."""
+"""What chance decides in a program: hypothesis draws it all, and finds the shortest program that differs."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from typing import Any, TypeVar
+
+from hypothesis import strategies as st
 
 T = TypeVar("T")
 
@@ -15,27 +16,9 @@ MOST_ELEMENTS = {"small": 4_000, "medium": 200_000, "large": 1_500_000}
 MOST_CUTS = {"small": 5, "medium": 4, "large": 4}
 
 #: Of arrays, with weights.
-DTYPES = {
-    "f8": 10,
-    "i8": 6,
-    "f4": 4,
-    "bool": 3,
-    "i4": 2,
-    "c16": 2,
-    "u1": 2,
-    "i2": 1,
-    "c8": 1,
-    "f2": 1,
-    ">f8": 1,
-    ">i4": 1,
-    "u8": 1,
-    "M8[ns]": 1,
-    "m8[s]": 1,
-    "M8[D]": 1,
-    "U4": 1,
-    "S3": 1,
-    "O": 1,
-}
+DTYPES = {"f8": 10, "i8": 6, "f4": 4, "bool": 3, "i4": 2, "c16": 2, "u1": 2} | dict.fromkeys(
+    ["i2", "c8", "f2", ">f8", ">i4", "u8", "M8[ns]", "m8[s]", "M8[D]", "U4", "S3", "O"], 1
+)
 
 
 class Unfit(Exception):
@@ -43,49 +26,48 @@ class Unfit(Exception):
 
 
 class Draw:
-    """A source of random choices.
+    """Random choices for data of some size: small, medium or large."""
 
-    Parameters
-    ----------
-    seed
-        The same one gives the same choices.
-    size
-        Of the data: small, medium or large.
-    """
-
-    def __init__(self, seed: int, size: str = "small") -> None:
-        self._random = random.Random(seed)
+    def __init__(self, draw: st.DrawFn, size: str = "small") -> None:
+        self._draw = draw
         self.size = size
 
     def integer(self, low: int, high: int) -> int:
         """Return an integer from `low` to `high`, both included."""
-        return self._random.randint(low, high)
+        return self._draw(st.integers(low, high))
 
     def number(self) -> float:
         """Return a float with few digits."""
-        return self._random.choice([-2.5, -1.0, -0.5, 0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 7.0])
+        return self.choice([0.0, 1.0, 2.0, 3.0, 7.0, 0.25, 0.5, 1.5, -1.0, -0.5, -2.5])
 
     def seed(self) -> int:
         """Return a seed for data."""
-        return self._random.randint(0, 999)
+        return self.integer(0, 999)
 
     def chance(self, probability: float) -> bool:
-        """Say yes with a probability."""
-        return self._random.random() < probability
+        """Return True with a probability."""
+        return self.integer(1, 100) > 100 - 100 * probability
 
     def choice(self, things: Sequence[T]) -> T:
         """Return one of some things."""
         if not things:
             raise Unfit
-        return self._random.choice(things)
+        return things[self.integer(0, len(things) - 1)]
 
     def weighted(self, things: dict[T, float]) -> T:
         """Return one of some things that have weights."""
-        return self._random.choices(list(things), list(things.values()))[0]
+        tenths = [round(10 * weight) for weight in things.values()]
+        left = self.integer(1, sum(tenths))
+        for thing, weight in zip(things, tenths, strict=True):
+            left -= weight
+            if left <= 0:
+                return thing
+        raise Unfit
 
     def sample(self, things: Sequence[T], count: int) -> list[T]:
         """Return some of the things, none twice, in any order."""
-        return self._random.sample(list(things), min(count, len(things)))
+        left = list(things)
+        return [left.pop(self.integer(0, len(left) - 1)) for _ in range(min(count, len(left)))]
 
     def shuffled(self, things: Sequence[T]) -> list[T]:
         """Return the things in another order."""
@@ -112,7 +94,7 @@ class Draw:
             shape = [self.integer(low, high) for _ in range(2)] + [
                 self.integer(1, 3) for _ in range(dimensions - 2)
             ]
-            self._random.shuffle(shape)
+            shape = self.shuffled(shape)
         return tuple(shape)
 
     def cut(self, length: int) -> tuple[int, ...]:
@@ -123,7 +105,7 @@ class Draw:
         if self.chance(0.5):
             step = -(-length // pieces)
             return tuple([min(step, length - at) for at in range(0, length, step)])
-        ends = sorted(self._random.sample(range(1, length), pieces - 1))
+        ends = sorted({self.integer(1, length - 1) for _ in range(pieces - 1)})
         cuts = [end - start for start, end in zip([0, *ends], [*ends, length], strict=True)]
         if self.size == "small" and self.chance(0.04):
             cuts.insert(self.integer(0, len(cuts)), 0)

@@ -25,7 +25,7 @@ from tests.constants import constants
 from tests.soak.leaks import Errors, Surroundings, left_in_engine
 
 MIB = 1 << 20
-#: Programs that one engine computes. Which engine a program has follows from its seed.
+#: Programs that one engine computes.
 PROGRAMS = 25
 #: Mean seconds between kills, and how many there may be in one program: a worker that has to import much before it
 #: comes to its task would else never come to it.
@@ -37,22 +37,9 @@ _LIBRARIES = 256 * MIB
 
 @dataclass(frozen=True)
 class Plan:
-    """What an engine is to be like.
+    """What an engine is to be like: its memory in bytes, None for plenty, and settings while it starts.
 
-    Attributes
-    ----------
-    memory_limit : int or None
-        Bytes; None for plenty.
-    kills : bool
-        Whether its workers are killed now and then.
-    workers : int
-        How many it has.
-    settings : dict
-        Dask's, while it starts.
-    constants : dict
-        Ours, while it starts.
-    fold_initial : int
-        Chunks a worker from which on initial chunks are folded into them.
+    From `fold_initial` chunks a worker on, initial chunks are folded into others.
     """
 
     memory_limit: int | None
@@ -69,16 +56,8 @@ class Plan:
 
 
 def plan(seed: int, memory_limit: int | None = None, kills: bool | None = None) -> Plan:
-    """Return what the engine of a program is like.
-
-    Parameters
-    ----------
-    seed
-        Of the program.
-    memory_limit, kills
-        What is not left to chance.
-    """
-    chance = random.Random(f"engine {seed // PROGRAMS}")
+    """Return what the engine of a seed is like, but for what is not left to chance."""
+    chance = random.Random(f"engine {seed}")
     small, killed, workers = chance.random() < 0.4, chance.random() < 0.3, chance.choice([1, 2, 2, 2, 3])
     settings: dict[str, Any] = {
         "idle-timeout": chance.choice(["10 minutes", "10 minutes", "50 ms"]),
@@ -156,7 +135,7 @@ class Engine:
 
     def __init__(self, plan: Plan, seed: int) -> None:
         self.plan, self.seed = plan, seed
-        self.spilled_bytes = 0
+        self.spilled_bytes = self.killer_count = 0
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Engine:
@@ -202,6 +181,7 @@ class Engine:
             return
         if files:
             raise LeftBehind(f"files are left: {files}")
+        self.killer_count = self.killer.count
         runtime, self.runtime = self.runtime, None
         del runtime, self.killer
         if added := self._before.left_over():

@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from hypothesis import strategies as st
+
 from tests.fuzz.drawing import MOST_ELEMENTS, Draw, Unfit
 from tests.fuzz.metadata import blocks, elements, metadata
 from tests.fuzz.operations import LETTERS, OPERATIONS, SOURCES, Operation, Variable, kind_of
@@ -24,10 +26,10 @@ _NAME = re.compile(r"\b[a-z]+\d+\b")
 class Maker(Draw):
     """A program in the making: source of random choices for operations, and of variables that there are."""
 
-    def __init__(self, seed: int, size: str) -> None:
-        super().__init__(seed, size)
+    def __init__(self, draw: st.DrawFn, size: str) -> None:
+        super().__init__(draw, size)
         self.variables: list[Variable] = []
-        self.program = Program(seed, size)
+        self.program = Program(size)
         self._namespace = new_namespace()
         self._count = 0
 
@@ -46,7 +48,7 @@ class Maker(Draw):
         return [it for it in fitting if it.name in chosen]
 
     def _recent(self, variables: list[Variable]) -> Variable:
-        return variables[-1 - min(int(self._random.expovariate(0.5)), len(variables) - 1)]
+        return variables[-1 - self.integer(0, self.integer(0, len(variables) - 1))]
 
     def next_name(self, letter: str) -> str:
         """Return a name that is not taken."""
@@ -77,6 +79,8 @@ class Maker(Draw):
             # What there is does not lend itself to it: an axis is missing, say.
             self.program.dropped[f"{operation.kind} {operation.name} not written: {error!r:.60}"] += 1
             return False
+        if not isinstance(text, str):
+            text = self.choice(text)
         rounded = self.rounded(text)
         if rounded and operation.decides:
             return False
@@ -84,7 +88,7 @@ class Maker(Draw):
         return self.add(text, operation.name, prefix=prefix, rounded=rounded or operation.rounds)
 
     def rounded(self, text: str) -> bool:
-        """Say whether one of the variables in a text may differ by rounding."""
+        """Return whether one of the variables in a text may differ by rounding."""
         named = set(_NAME.findall(text))
         return any(it.rounded for it in self.variables if it.name in named)
 
@@ -96,13 +100,7 @@ class Maker(Draw):
         rounded: bool = False,
         like: list[Variable] | None = None,
     ) -> bool:
-        """Carry out an expression and add it; of several collections if `like` says what they are like.
-
-        Returns
-        -------
-        bool
-            Whether it could be carried out, and its value is neither large nor of a kind unknown.
-        """
+        """Add an expression that can be carried out, of several collections if `like` says so."""
         try:
             with self.program.configured("synchronous"):
                 exec(prefix + f"_ = {text}", self._namespace)

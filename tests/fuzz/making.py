@@ -1,12 +1,16 @@
-"""How programs are made from seeds: what they are about, under which settings, and how long they are."""
+"""The strategy of programs: what they are about, under which settings, and how long they are."""
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
+
+from hypothesis import strategies as st
 
 from tests.fuzz import computing
 from tests.fuzz.maker import Maker
 from tests.fuzz.programs import Program
+from tests.fuzz.running import silenced
 
 #: What programs are about, with weights; and the kinds of their sources, with weights.
 _THEMES: dict[str, tuple[float, dict[str, float]]] = {
@@ -28,27 +32,28 @@ _SETTINGS: dict[str, list[Any]] = {
 }
 
 
-def make(seed: int, size: str = "small") -> Program:
-    """Make the program of a seed.
+#: Modules whose import makes operations known.
+_MODULES = ["arrays", "array_parts", "array_folds", "array_functions", "xarrays", "bags", "frames"]
 
-    Parameters
-    ----------
-    seed
-        The same one makes the same program.
-    size
-        Of its data: small, medium or large.
-    """
-    maker = Maker(seed, size)
-    program = maker.program
-    program.theme = maker.weighted({name: weight for name, (weight, _) in _THEMES.items()})
-    program.settings = {name: maker.choice(may) for name, may in _SETTINGS.items() if maker.chance(0.06)}
-    kinds = _THEMES[program.theme][1]
-    wanted = maker.integer(1, 3)
-    for _ in range(20):
-        wanted -= maker.begin(maker.weighted(kinds))
-        if wanted <= 0:
-            break
-    for _ in range(maker.integer(3, 14)):
-        computing.some_step(maker)
-    computing.last_steps(maker)
+
+@st.composite
+def programs(draw: st.DrawFn, sizes: tuple[str, ...] = ("small",)) -> Program:
+    """Make a program over data of one of some sizes, the first of which is most frequent."""
+    for name in _MODULES:
+        importlib.import_module(f"tests.fuzz.{name}")
+    size = draw(st.sampled_from([sizes[0], *sizes]))
+    with silenced():
+        maker = Maker(draw, size)
+        program = maker.program
+        program.theme = maker.weighted({name: weight for name, (weight, _) in _THEMES.items()})
+        program.settings = {name: maker.choice(may) for name, may in _SETTINGS.items() if maker.chance(0.06)}
+        kinds = _THEMES[program.theme][1]
+        wanted = maker.integer(1, 3)
+        for _ in range(20):
+            wanted -= maker.begin(maker.weighted(kinds))
+            if wanted <= 0:
+                break
+        for _ in range(maker.integer(1, 14)):
+            computing.some_step(maker)
+        computing.last_steps(maker)
     return program

@@ -221,7 +221,7 @@ def together(*collections: Any) -> list[Any]:
 
 
 def is_even(number: Any) -> bool:
-    """Say whether a number is even."""
+    """Return whether a number is even."""
     return number % 2 == 0
 
 

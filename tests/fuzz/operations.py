@@ -11,24 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.fuzz.drawing import Draw, Unfit
+from tests.fuzz.drawing import Unfit
+
+Writer = Callable[..., str | list[str]]
 
 
 @dataclass(eq=False)
 class Variable:
-    """A value of a program, by its name.
-
-    Attributes
-    ----------
-    name : str
-        In the program.
-    value : object
-        The collection, not computed.
-    kind : str
-        What it is: array, frame, bag and so on.
-    rounded : bool
-        Whether its floating-point values depend on the order in which numbers were added up.
-    """
+    """A collection of a program, by its name; `rounded` if it depends on the order in which floats were added."""
 
     name: str
     value: Any
@@ -46,28 +36,15 @@ class Variable:
 class Operation:
     """A way to make a value of others.
 
-    Attributes
-    ----------
-    name : str
-        Of the function.
-    kind : str
-        Of the value that it begins with; empty for one that begins with nothing.
-    weight : float
-        How often it is drawn, compared with others.
-    write : callable
-        Writes the expression; called with the program in the making and the variable to begin with.
-    fits : callable
-        Whether it can be done with a value.
-    rounds : bool
-        Whether it adds up numbers in an order that schedulers may choose.
-    decides : bool
-        Whether a last bit of its input may make a large difference: a comparison, say.
+    `write` returns an expression, or several of which one is drawn, for the program in the making and a variable
+    of the kind. It `rounds` if schedulers may choose the order in which it adds up, and `decides` if a last bit of
+    its input may make a large difference: a comparison, say.
     """
 
     name: str
     kind: str
     weight: float
-    write: Callable[..., str]
+    write: Writer
     fits: Callable[[Any], bool]
     rounds: bool
     decides: bool
@@ -102,10 +79,10 @@ def operation(
     fits: Callable[[Any], bool] = _always,
     rounds: bool = False,
     decides: bool = False,
-) -> Callable[[Callable[..., str]], Callable[..., str]]:
+) -> Callable[[Writer], Writer]:
     """Add a function to the operations on values of a kind."""
 
-    def decorate(function: Callable[..., str]) -> Callable[..., str]:
+    def decorate(function: Writer) -> Writer:
         made = Operation(function.__name__, kind, weight, function, fits, rounds, decides)
         OPERATIONS.setdefault(kind, []).append(made)
         return function
@@ -113,10 +90,10 @@ def operation(
     return decorate
 
 
-def source(kind: str, weight: float = 1.0) -> Callable[[Callable[..., str]], Callable[..., str]]:
+def source(kind: str, weight: float = 1.0) -> Callable[[Writer], Writer]:
     """Add a function to those that make values of a kind out of nothing."""
 
-    def decorate(function: Callable[..., str]) -> Callable[..., str]:
+    def decorate(function: Writer) -> Writer:
         made = Operation(function.__name__, "", weight, function, _always, False, False)
         SOURCES.setdefault(kind, []).append(made)
         return function
@@ -155,8 +132,3 @@ def kind_of(value: Any) -> str:
         if isinstance(value, type_):
             return name
     raise Unfit
-
-
-def numbers(draw: Draw, things: list[Any], count: int) -> str:
-    """Write some of the things with commas."""
-    return ", ".join(map(str, draw.sample(things, count)))

@@ -45,22 +45,9 @@ class Raised:
 
 @dataclass
 class Step:
-    """A statement.
+    """A statement, and what it has to come to.
 
-    Attributes
-    ----------
-    source : str
-        As it is written.
-    operation : str
-        What kind of statement it is, for the count.
-    names : tuple of str
-        What it assigns.
-    computes : bool
-        Whether its values are results rather than collections.
-    rounded : bool
-        Whether these may differ by rounding.
-    expected : object
-        Its result, or what is known of its collections before they are computed.
+    `expected` is its result if it `computes`, else what is known of the collections that it assigns to `names`.
     """
 
     source: str
@@ -87,7 +74,6 @@ class Step:
 class Program:
     """Statements, and what chance has decided besides."""
 
-    seed: int
     size: str
     theme: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
@@ -103,7 +89,7 @@ class Program:
         return any(step.operation == "graph_manipulation" for step in self.steps)
 
     def __str__(self) -> str:
-        lines = [f"# seed {self.seed}, {self.size} data, {self.theme}", "from tests.fuzz.prelude import *", ""]
+        lines = [f"# {self.size} data, {self.theme}", "from tests.fuzz.prelude import *", ""]
         if self.settings:
             lines.append(f"dask.config.set({self.settings})")
         return "\n".join(lines + [step.source for step in self.steps])

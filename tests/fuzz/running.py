@@ -59,7 +59,7 @@ class Excuses:
     kills: bool = False
 
     def hold_for(self, error: BaseException) -> bool:
-        """Say whether an error is excused."""
+        """Return whether an error is excused."""
         if isinstance(error, WorkerDied):
             # Only what appends to files is not begun again.
             return self.kills and not error.repeatable
@@ -67,7 +67,7 @@ class Excuses:
 
 
 def is_unsteady(program: Program) -> bool:
-    """Say whether Dask's own scheduler gives other results each time, so that nothing can be said of a program.
+    """Return whether Dask's own scheduler gives other results each time, so that nothing can be said of a program.
 
     Dask's optimiser walks through sets of names, and collections of both kinds that are computed together come out
     as these have it. So each run has other names.

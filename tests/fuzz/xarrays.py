@@ -15,7 +15,7 @@ def _numeric(x: Any) -> bool:
 
 
 def _timed(x: Any) -> bool:
-    """Say whether there is a time axis with real times."""
+    """Return whether there is a time axis with real times."""
     return _numeric(x) and "time" in x.indexes and x.indexes["time"].dtype.kind == "M" and x.sizes["time"] > 3
 
 
@@ -73,17 +73,15 @@ def arithmetic(make: Maker, x: Variable) -> Text:
 
 @operation("xarray", 3, fits=_numeric, decides=True)
 def chosen(make: Maker, x: Variable) -> Text:
-    return make.choice(
-        [
-            f"{x}.where({x} > {make.integer(-2, 2)})",
-            f"{x}.where({x} > 0, -1)",
-            f"{x}.clip(-2, 3)",
-            f"xr.where({x} > 1, {x}, 0)",
-            f"{x}.isin([1, 2])",
-            f"{x} / 3",
-            f"{x}.round(1)",
-        ]
-    )
+    return [
+        f"{x}.where({x} > {make.integer(-2, 2)})",
+        f"{x}.where({x} > 0, -1)",
+        f"{x}.clip(-2, 3)",
+        f"xr.where({x} > 1, {x}, 0)",
+        f"{x}.isin([1, 2])",
+        f"{x} / 3",
+        f"{x}.round(1)",
+    ]
 
 
 @operation("xarray", 4, fits=lambda x: _numeric(x) and len(x.dims) > 0 and 0 not in x.shape)
@@ -112,21 +110,19 @@ def selected(make: Maker, x: Variable) -> Text:
         ]
         if x.dtype.kind == "f":
             options.append(f"{x}.interp(lat=[0.5, 7.0])")
-    return make.choice(options)
+    return options
 
 
 @operation("xarray", 2, fits=lambda x: _numeric(x) and len(x.dims) > 0)
 def concatenated(make: Maker, x: Variable) -> Text:
     dim = make.choice(x.dims)
-    return make.choice(
-        [
-            f"xr.concat([{x}, {x} * 2], {dim!r})",
-            f"xr.concat([{x}, {x} + 1], 'member')" if "member" not in x.dims else f"{x}.isel(member=0)",
-            f"xr.Dataset({{'p': {x}, 'q': {x} * 2}})",
-            f"{x}.to_dataset(name='p')",
-            f"{x}.stack(both={list(x.dims[:2])})" if len(x.dims) > 1 else f"{x}.copy()",
-        ]
-    )
+    return [
+        f"xr.concat([{x}, {x} * 2], {dim!r})",
+        f"xr.concat([{x}, {x} + 1], 'member')" if "member" not in x.dims else f"{x}.isel(member=0)",
+        f"xr.Dataset({{'p': {x}, 'q': {x} * 2}})",
+        f"{x}.to_dataset(name='p')",
+        f"{x}.stack(both={list(x.dims[:2])})" if len(x.dims) > 1 else f"{x}.copy()",
+    ]
 
 
 # -- reductions ---------------------------------------------------------------------------------------------------
@@ -161,23 +157,21 @@ def measured(make: Maker, x: Variable) -> Text:
     if x.dtype.kind == "f" and length > 4:
         options.append(f"{x}.chunk({{{dim!r}: -1}}).polyfit({dim!r}, 1).polyfit_coefficients")
         options.append(f"{x}.chunk({{{dim!r}: -1}}).interpolate_na({dim!r})")
-    return make.choice(options)
+    return options
 
 
 @operation("xarray", 5, fits=_timed, rounds=True)
 def by_time(make: Maker, x: Variable) -> Text:
     group = make.choice(["'time.month'", "'time.dayofweek'", "'time.season'"])
     function = make.choice(["mean", "sum", "max", "count", "first"])
-    return make.choice(
-        [
-            f"{x}.groupby({group}).{function}()",
-            f"{x}.groupby({group}) - {x}.groupby({group}).mean()",
-            f"{x}.groupby({group}).map(lambda group: group - group.min())",
-            f"{x}.resample(time='7D').{function}()",
-            f"{x}.resample(time='14D').mean()",
-            f"{x}.groupby_bins('time.dayofyear', [0, 20, 100, 366]).mean()",
-        ]
-    )
+    return [
+        f"{x}.groupby({group}).{function}()",
+        f"{x}.groupby({group}) - {x}.groupby({group}).mean()",
+        f"{x}.groupby({group}).map(lambda group: group - group.min())",
+        f"{x}.resample(time='7D').{function}()",
+        f"{x}.resample(time='14D').mean()",
+        f"{x}.groupby_bins('time.dayofyear', [0, 20, 100, 366]).mean()",
+    ]
 
 
 @operation("xarray", 2, fits=lambda x: _with_lat(x) and "kind" in x.coords, rounds=True)
@@ -191,22 +185,20 @@ def by_kind(make: Maker, x: Variable) -> Text:
 @operation("xarray", 3, fits=lambda x: _numeric(x) and len(x.dims) > 0 and 0 not in x.shape)
 def applied(make: Maker, x: Variable) -> Text:
     dim = x.dims[-1]
-    return make.choice(
-        [
-            f"xr.apply_ufunc(np.square, {x}, dask='parallelized', output_dtypes=[{x.dtype.str!r}])",
-            f"xr.apply_ufunc(material.spread, {x}.chunk({{{dim!r}: -1}}), input_core_dims=[[{dim!r}]], "
-            f"dask='parallelized', output_dtypes=[{x.dtype.str!r}])",
-            f"xr.apply_ufunc(lambda a, b: a - b, {x}, {x}, dask='allowed')",
-            f"{x}.map_blocks(lambda block: block * 2, template={x})",
-            f"{x}.map_blocks(lambda block: block + 1)",
-            f"xr.map_blocks(lambda block, by: block * by, {x}, args=[3], template={x})",
-        ]
-    )
+    return [
+        f"xr.apply_ufunc(np.square, {x}, dask='parallelized', output_dtypes=[{x.dtype.str!r}])",
+        f"xr.apply_ufunc(material.spread, {x}.chunk({{{dim!r}: -1}}), input_core_dims=[[{dim!r}]], "
+        f"dask='parallelized', output_dtypes=[{x.dtype.str!r}])",
+        f"xr.apply_ufunc(lambda a, b: a - b, {x}, {x}, dask='allowed')",
+        f"{x}.map_blocks(lambda block: block * 2, template={x})",
+        f"{x}.map_blocks(lambda block: block + 1)",
+        f"xr.map_blocks(lambda block, by: block * by, {x}, args=[3], template={x})",
+    ]
 
 
 @operation("xarray", 2, fits=_numeric)
 def to_data(make: Maker, x: Variable) -> Text:
-    return make.choice([f"{x}.data", f"delayed(lambda x: x.dims)({x})", f"delayed(material.describe)({x}.data)"])
+    return [f"{x}.data", f"delayed(lambda x: x.dims)({x})", f"delayed(material.describe)({x}.data)"]
 
 
 # -- datasets -----------------------------------------------------------------------------------------------------
@@ -218,19 +210,17 @@ def of_dataset(make: Maker, y: Variable) -> Text:
     if not names or not dims:
         raise Unfit
     dim = make.choice(dims)
-    return make.choice(
-        [
-            f"{y}[{make.choice(names)!r}]",
-            f"{y}[{make.choice(names)!r}]",
-            f"{y}.mean({dim!r})",
-            f"{y}.max()",
-            f"{y} * 2",
-            f"{y}.isel({{{dim!r}: slice(1, None)}})",
-            f"{y}.to_dataarray()",
-            f"{y}.map(lambda x: x + 1)",
-            f"{y}.assign(z={y}[{names[0]!r}] * 3)",
-            f"{y}.merge({y}.rename({{name: name + '2' for name in {names}}}))",
-            f"{y}.chunk({{{dim!r}: 2}})" if make.size == "small" else f"{y}.unify_chunks()",
-            f"{y}.map_blocks(lambda part: part * 2, template={y})",
-        ]
-    )
+    return [
+        f"{y}[{make.choice(names)!r}]",
+        f"{y}[{make.choice(names)!r}]",
+        f"{y}.mean({dim!r})",
+        f"{y}.max()",
+        f"{y} * 2",
+        f"{y}.isel({{{dim!r}: slice(1, None)}})",
+        f"{y}.to_dataarray()",
+        f"{y}.map(lambda x: x + 1)",
+        f"{y}.assign(z={y}[{names[0]!r}] * 3)",
+        f"{y}.merge({y}.rename({{name: name + '2' for name in {names}}}))",
+        f"{y}.chunk({{{dim!r}: 2}})" if make.size == "small" else f"{y}.unify_chunks()",
+        f"{y}.map_blocks(lambda part: part * 2, template={y})",
+    ]
