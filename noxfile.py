@@ -60,7 +60,7 @@ def newest(session: nox.Session, package: str) -> None:
 @nox.session(python=PYTHONS)
 def wheel(session: nox.Session) -> None:
     """Build a wheel from the source distribution, and run the README's lines with it in a fresh environment."""
-    directory = Path(session.create_tmp())
+    directory = Path(session.create_tmp()).resolve()
     session.install("--quiet", "build")
     session.run("python", "-m", "build", "--outdir", str(directory / "dist"), ".", silent=True)
     (built,) = (directory / "dist").glob("*.whl")
