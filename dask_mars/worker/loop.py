@@ -76,7 +76,6 @@ class WorkerProcess:
             self._surroundings,
             self._trimmer,
             overflow,
-            self._flush_streams,
             self.flush_s,
         )
         self._last_look = 0.0
@@ -84,8 +83,6 @@ class WorkerProcess:
         self._postponed = False
         #: Number of recalls answered.
         self._recall_attempts = recall_attempts(part)
-        #: Streams for the tasks' output. The end of a task flushes an incomplete line.
-        self.streams: tuple[OutputStream, ...] = ()
 
     #: Maximum time that results wait for others before they are sent, in seconds. A busy worker polls its socket
     #: twice as often.
@@ -304,9 +301,15 @@ class WorkerProcess:
 
     # -- output of tasks ---------------------------------------------------------------------------------------
 
-    def _flush_streams(self) -> None:
-        for stream in self.streams:
-            stream.flush()
+    @property
+    def streams(self) -> tuple[OutputStream, ...]:
+        """Return the streams for the tasks' output."""
+        return self._runner.streams
+
+    @streams.setter
+    def streams(self, streams: tuple[OutputStream, ...]) -> None:
+        # The runner has no reference back: without a cycle a thread's arena is released at once.
+        self._runner.streams = streams
 
     def send_output(self, stream: str, text: str) -> None:
         """Send the engine text that a task printed."""

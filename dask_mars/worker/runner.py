@@ -36,7 +36,7 @@ from dask_mars.store.store import Store
 from dask_mars.worker import forked
 from dask_mars.worker.fast_operands import made_fast
 from dask_mars.worker.known_graph import KnownGraph, is_source
-from dask_mars.worker.outbox import Outbox
+from dask_mars.worker.outbox import Outbox, OutputStream
 from dask_mars.worker.reruns import is_about_file_lock, is_about_main, is_about_memory, is_about_writing
 from dask_mars.worker.surroundings import Surroundings
 from dask_mars.worker.trimmer import Trimmer
@@ -64,6 +64,8 @@ class ChunkRunner:
         Graph and chunk of the last interruption. A task is interrupted once, so that it can clean up.
     is_forked : bool
         Whether this process was forked by a task.
+    streams : tuple of OutputStream
+        Streams for the tasks' output. The end of a task flushes an incomplete line.
     """
 
     def __init__(
@@ -74,14 +76,12 @@ class ChunkRunner:
         surroundings: Surroundings,
         trimmer: Trimmer,
         overflow: Callable[[], SpillFiles | None],
-        flush_streams: Callable[[], None],
         fast_s: float,
     ) -> None:
         self._store, self._outbox, self._part = store, outbox, part
         self._note, self._step = part[:SUBTASK_ID_BYTES], part[STEP_AT:][:1]
         self._surroundings, self._trimmer = surroundings, trimmer
         self._overflow = overflow
-        self._flush_streams = flush_streams
         #: Time that operands take at most whose results wait for others, in seconds.
         self._fast_s = fast_s
         self.functions = FunctionRegistry()
@@ -91,6 +91,7 @@ class ChunkRunner:
         self.running: tuple[int, int] = (-1, -1)
         self.interrupted: tuple[int, int] | None = None
         self.is_forked = False
+        self.streams: tuple[OutputStream, ...] = ()
 
     def turn_to(self, graph: KnownGraph) -> None:
         """Show a graph's tasks their surroundings."""
@@ -120,7 +121,6 @@ class ChunkRunner:
         if not self._prepare(graph, context, chunk, operand_number):
             return False
         self.running = (graph.number, chunk)
-        self._trimmer.is_due = True
         owners: Owners = []
         self._store.begin()
         start_s = time.perf_counter()
@@ -135,7 +135,8 @@ class ChunkRunner:
                 return self._give_up(graph, chunk, error, owners)
             return self._refused_or_failed(graph, chunk, error, owners)
         finally:
-            self._flush_streams()
+            for stream in self.streams:
+                stream.flush()
             self.running = (-1, -1)
         computed_s = time.perf_counter() if self.timed else 0.0
         peak_bytes = self._store.peak_bytes
@@ -178,6 +179,7 @@ class ChunkRunner:
         if operand_number in graph.needs_client:
             self._outbox.return_chunks(graph.number, [chunk], "client_only")
             return False
+        self._trimmer.is_due = True
         return True
 
     def _compute(

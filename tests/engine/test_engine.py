@@ -178,7 +178,7 @@ def test_a_closed_runtime_releases_its_memory_at_once(starts_in_threads: bool) -
     with dask.config.set({"dask-mars.start-in-threads": starts_in_threads}), without_collector():
         use()
         before = held()
-        for _ in range(5):
+        for _ in range(2):
             use()
         assert held() == before
 
@@ -617,8 +617,8 @@ def test_threads_of_tasks_may_print_while_others_run(capsys: pytest.CaptureFixtu
     graph: dict[Any, Any] = {("x", number): (abs, number) for number in range(300)}
     graph["sum"] = (sum, list(graph))
     with Runtime(num_workers=1) as runtime:
-        runtime.get({"start": (print_from_threads, 2.0)}, "start")
-        until_s = time.monotonic() + 2.0
+        runtime.get({"start": (print_from_threads, 0.5)}, "start")
+        until_s = time.monotonic() + 0.5
         while time.monotonic() < until_s:
             assert runtime.get(graph, "sum") == sum(range(300))
     capsys.readouterr()

@@ -99,8 +99,8 @@ def test_a_task_that_can_do_with_less_goes_on(limited):
 
 
 def test_temporaries_of_several_take_turns(limited):
-    tasks = [dask.delayed(temporaries)(90, dask_key_name=f"temporaries-{number}") for number in range(8)]
-    assert dask.compute(*tasks, scheduler=limited.get) == (3.0,) * 8
+    tasks = [dask.delayed(temporaries)(90, dask_key_name=f"temporaries-{number}") for number in range(4)]
+    assert dask.compute(*tasks, scheduler=limited.get) == (3.0,) * 4
 
 
 def test_two_that_wait_for_each_other_take_turns(limited, tmp_path):
@@ -235,8 +235,8 @@ def ended_tasks(caplog: pytest.LogCaptureFixture) -> list[str]:
 @objects
 def test_objects_of_several_tasks_take_turns(limited, take, caplog):
     mib = int(0.6 * limited.engine()._loop.memory.limits.store_bytes) // MIB
-    tasks = [dask.delayed(take)(mib, dask_key_name=f"take-{number}") for number in range(6)]
-    assert dask.compute(*tasks, scheduler=limited.get) == (mib,) * 6
+    tasks = [dask.delayed(take)(mib, dask_key_name=f"take-{number}") for number in range(3)]
+    assert dask.compute(*tasks, scheduler=limited.get) == (mib,) * 3
     # A single call takes a little more before it is refused, and where the engine is late a worker may be ended.
     assert take is single_call or not ended_tasks(caplog)
 
@@ -251,6 +251,7 @@ def test_objects_that_can_never_be_raise_with_numbers(limited, take, caplog):
 
 
 @COUNTED
+@pytest.mark.slow
 def test_a_large_process_of_the_user_leaves_no_more_than_there_is():
     own = np.ones(700 * MIB // 8)
     with runtime_with_room(ROOM_BYTES) as runtime:

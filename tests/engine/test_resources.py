@@ -92,18 +92,17 @@ def test_nonsense_is_refused(wrong: Any) -> None:
         Runtime(resources=wrong)
 
 
-def test_the_wait_is_explained(tmp_path: Path) -> None:
+def test_the_wait_is_explained(laboratory: Runtime, tmp_path: Path) -> None:
     with dask.annotate(resources={"GPU": 1}):
         tasks = [dask.delayed(alone)(number, str(tmp_path / "notes")) for number in range(20)]
     keys = [task.key for task in tasks]
-    with Runtime(2, resources={"GPU": 1}) as runtime:
-        thread = threading.Thread(target=dask.compute, args=tasks, kwargs={"scheduler": runtime.get})
-        thread.start()
-        told: set[str] = set()
-        while thread.is_alive():
-            for key in keys:
-                # It may not have begun, or have ended.
-                with contextlib.suppress(KeyError):
-                    told.add(runtime.explain(key).partition("ready and ")[2])
-        thread.join()
+    thread = threading.Thread(target=dask.compute, args=tasks, kwargs={"scheduler": laboratory.get})
+    thread.start()
+    told: set[str] = set()
+    while thread.is_alive():
+        for key in keys:
+            # It may not have begun, or have ended.
+            with contextlib.suppress(KeyError):
+                told.add(laboratory.explain(key).partition("ready and ")[2])
+    thread.join()
     assert "waits for 1 GPU, of which 0 is free" in told

@@ -53,7 +53,7 @@ except PermissionError:
 x = da.arange(4_000_000, chunks=500_000)
 def twice(block):
     return 2 * block
-with dask_mars.Runtime(2, memory_limit="4 GiB") as runtime:
+with dask_mars.Runtime(1, memory_limit="4 GiB") as runtime:
     print(int(x.sum().compute(scheduler=runtime.get)))
     print(int(x.map_blocks(twice).rechunk(300_000).sum().compute(scheduler=runtime.get)))
 """

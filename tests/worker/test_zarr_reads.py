@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -227,19 +226,17 @@ def test_getters_keep_nothing_but_zarrs_arrays(tmp_path):
 
 
 @pytest.mark.parametrize("threads", [True, False])
-def test_of_arrays_from_zarr(tmp_path, threads):
+def test_of_arrays_from_zarr(tmp_path, threads, runtime):
     values = numbers((40, 60))
     plain(tmp_path, values, (10, 10))
-    with (
-        dask.config.set({"dask-mars.start-in-threads": threads}),
-        Runtime(2, memory_limit="4 GiB") as runtime,
-    ):
+    with Runtime(2, memory_limit="4 GiB") as other:
+        scheduler = other.get if threads else runtime.get
         for x in (da.from_zarr(tmp_path / "x.zarr"), da.from_zarr(tmp_path / "x.zarr", chunks=(20, 25))):
-            np.testing.assert_array_equal((x + 1)[5:33, ::3].compute(scheduler=runtime.get), values[5:33, ::3] + 1)
+            np.testing.assert_array_equal((x + 1)[5:33, ::3].compute(scheduler=scheduler), values[5:33, ::3] + 1)
         opened = zarr.open_array(tmp_path / "x.zarr")
         for options in ({"lock": True}, {"asarray": False}, {"inline_array": True}):
             x = da.from_array(opened, chunks=10, **options)
-            np.testing.assert_array_equal((x * 2).compute(scheduler=runtime.get), values * 2)
+            np.testing.assert_array_equal((x * 2).compute(scheduler=scheduler), values * 2)
 
 
 def test_of_xarray(tmp_path):
