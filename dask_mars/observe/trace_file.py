@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import threading
@@ -48,7 +49,7 @@ class TraceFile:
         #: Last values of counters.
         self._counts: dict[tuple[int, str], int] = {}
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        self._put("[\n" + trace.name_process(self.process, "dask_mars"))
+        self._put("[\n" + self._event("M", "process_name", args={"name": "dask_mars"}))
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._write_on, name="dask-mars-event-log", daemon=True)
         self._thread.start()
@@ -127,8 +128,9 @@ class TraceFile:
         """Return an instantaneous event, in the row of a worker or of the engine."""
         row, naming = self._row(("engine", engine), "engine") if pid is None else (self._rows[pid,], [])
         yield from naming
-        scope = trace.ALL_ROWS if name == "worker lost" else trace.ROW
-        yield trace.instant(name, self.process, row, time_s, scope, args)
+        # A loss is marked in all rows.
+        scope = "g" if name == "worker lost" else "t"
+        yield self._event("i", name, tid=row, ts=_microseconds(time_s), s=scope, args=args)
 
     def spill(
         self,
@@ -144,7 +146,8 @@ class TraceFile:
         yield from naming
         if ids is not None:
             args = {**args, "id": ids[chunk].hex()}
-        yield trace.complete("spill", "spill", self.process, row, began_s, ended_s, args)
+        times = {"ts": _microseconds(began_s), "dur": _microseconds(ended_s - began_s)}
+        yield self._event("X", "spill", cat="spill", tid=row, **times, args=args)
 
     def counters(self, engine: int, time_s: float, values: Mapping[str, int]) -> Iterator[str]:
         """Return the events of changed counters."""
@@ -152,7 +155,7 @@ class TraceFile:
             title = _COUNTERS.get(name)
             if title is not None and self._counts.get((engine, name)) != value:
                 self._counts[engine, name] = value
-                yield trace.counter(title, self.process, time_s, value)
+                yield self._event("C", title, ts=_microseconds(time_s), args={"bytes": value})
 
     def _row(self, what: tuple[Any, ...], name: str) -> tuple[int, list[str]]:
         """Return the number of a row, and the events that name a new one."""
@@ -160,4 +163,15 @@ class TraceFile:
         if known is not None:
             return known, []
         row = self._rows[what] = len(self._rows) + 1
-        return row, trace.name_row(self.process, row, name)
+        # Rows are below those with smaller numbers.
+        return row, [
+            self._event("M", "thread_name", tid=row, args={"name": name}),
+            self._event("M", "thread_sort_index", tid=row, args={"sort_index": row}),
+        ]
+
+    def _event(self, kind: str, name: str, **fields: Any) -> str:
+        return json.dumps({"ph": kind, "name": name, "pid": self.process, **fields})
+
+
+def _microseconds(time_s: float) -> float:
+    return round(time_s * 1e6, 3)

@@ -77,7 +77,7 @@ def test_cursors(created, id):
     assert after_cursor(cursor(created, id)) == (created, id)
 
 
-@pytest.mark.parametrize("text", ["", "x", "bm9uZQ==", "é", "bnVsbA", "WzEsMl0", cursor(float("nan"), "a")])
+@pytest.mark.parametrize("text", ["", "x", "é", "inf,a", cursor(float("nan"), "a")])
 def test_some_cursors_that_are_none(text):
     with pytest.raises(ValueError, match="cursor"):
         after_cursor(text)

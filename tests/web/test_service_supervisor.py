@@ -206,9 +206,11 @@ def test_a_runner_that_cannot_start_ends_the_service(
     )
     supervisor = Supervisor(store, {}, on_failure=failures.append)
     supervisor.start()
-    assert eventually(lambda: failures)
+    try:
+        assert eventually(lambda: failures)
+    finally:
+        supervisor.close()
     assert "ended with exit code 1 before it was ready, 5 times" in str(failures[0])
-    supervisor.close()
     nothing_left_behind.clear()
 
 
