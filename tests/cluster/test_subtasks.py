@@ -149,6 +149,7 @@ def test_a_chain_is_cut_lengthwise():
     graph = plan((), *[(chunk,) for chunk in range(999)])
     found = cut_assigned(graph, {0: 1, 1: 1})
     assert 8 <= len(found) <= 16
+    assert max(len(subtask.chunks) for subtask in found) <= 125
     assert all(len(subtask.outputs) == 1 for subtask in found)
 
 
