@@ -16,7 +16,7 @@ from dask_mars.optimize.known import temporary_share
 signal = pytest.importorskip("scipy.signal")
 ndimage = pytest.importorskip("scipy.ndimage")
 
-X = np.random.default_rng(0).random((240, 240))
+X = np.random.default_rng(0).random((300, 300))
 SMALL = X[:3, :3]
 
 
@@ -84,6 +84,6 @@ def test_dask_hands_them_on_as_they_are(runtime, monkeypatch):
         "dask_mars.optimize.known.temporary_share",
         lambda functions: seen.append(temporary_share(functions)) or seen[-1],
     )
-    x = da.from_array(X, chunks=(120, 240))
+    x = da.from_array(X, chunks=(150, 300))
     da.fft.fft(x, axis=1).compute(scheduler=runtime.get)
     assert 1.0 in seen
