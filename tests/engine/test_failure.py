@@ -47,7 +47,7 @@ from dask_mars.protocol import channel
 from dask_mars.protocol.messages import Failed, Finished, Restored, Returned, Unretained, as_plain
 from tests.conftest import LEAST_LIMIT, eventually, limit_with_room
 from tests.constants import constants
-from tests.tasks import die_first, fail_first, large_array, note, noted, notes, pid_of
+from tests.tasks import die_first, fail_first, large_array, note, noted, notes, pid_of, wait_for
 
 # Under a limit that hangs on what this process takes already, the largest takes 20 s on a busy machine.
 pytestmark = pytest.mark.timeout(300)
@@ -458,6 +458,26 @@ def test_a_senseless_message_is_refused(plain: Any, runtime: Runtime) -> None:
     handle = engine._registry.workers[0]
     with pytest.raises(ProtocolError):
         engine._loop.workforce._receiver.take(handle, plain)
+
+
+def test_reports_of_chunks_that_were_never_given_are_refused(tmp_path: Path, runtime: Runtime) -> None:
+    engine = runtime.engine()
+    thread = threading.Thread(target=runtime.get, args=({"x": (wait_for, tmp_path / "go on")}, "x"))
+    thread.start()
+    try:
+        assert eventually(lambda: len(engine._runs) == 1)
+        (number,) = engine._runs
+        reports = (
+            Returned(number, [100], "dropped"),
+            Failed(number, 100, None, True),
+            FINISHED._replace(graph=number),
+        )
+        for report in reports:
+            with pytest.raises(ProtocolError, match="it was not given all of"):
+                engine._loop.workforce._receiver.take(engine._registry.workers[0], as_plain(report))
+    finally:
+        (tmp_path / "go on").touch()
+        thread.join(100)
 
 
 def make_program(path: Path, line: str) -> str:
