@@ -425,32 +425,12 @@ class _Errors(logging.Handler):
         self.messages.append(f"{record.getMessage()} {text}")
 
 
-#: What was there after the last test, if nothing of wider scope has begun or ended since.
-_seen_last: Surroundings | None = None
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
-    """Have surroundings looked at anew after fixtures of wider scope have changed them."""
-    global _seen_last
-    if fixturedef.scope != "function":
-        _seen_last = None
-    return (yield)
-
-
-def pytest_fixture_post_finalizer(fixturedef: pytest.FixtureDef[Any]) -> None:
-    global _seen_last
-    if fixturedef.scope != "function":
-        _seen_last = None
-
-
 @pytest.fixture(autouse=True)
 def nothing_left_behind(private_tmp: Path) -> Iterator[list[str]]:
     """Fail a test that leaves processes, descriptors, threads, files, chunks or logged errors behind."""
-    global _seen_last
     errors = _Errors()
     logging.getLogger("dask_mars").addHandler(errors)
-    before, _seen_last = _seen_last or Surroundings(), None
+    before = Surroundings()
     directory = os.getcwd()
     settings = _copied_settings()
     numpy_errors = np.geterr()
@@ -463,7 +443,7 @@ def nothing_left_behind(private_tmp: Path) -> Iterator[list[str]]:
         assert np.geterr() == numpy_errors
         for runtime in _shared:
             _check_engine(runtime, GRACE_S)
-        _seen_last = _check_surroundings(before)
+        _check_surroundings(before)
     except BaseException:
         # One test that fails is not to make others fail.
         os.chdir(directory)
@@ -474,15 +454,13 @@ def nothing_left_behind(private_tmp: Path) -> Iterator[list[str]]:
         raise
 
 
-def _check_surroundings(before: Surroundings) -> Surroundings:
-    """Return what is there once it is no more than it was."""
-    now, added = before, dict[str, Any]()
+def _check_surroundings(before: Surroundings) -> None:
+    added: dict[str, Any] = {}
 
     def nothing_added() -> bool:
         # What other threads open for a moment is there at one look and not at the next.
-        nonlocal now, added
-        now = Surroundings()
-        added = now.added_since(before)
+        nonlocal added
+        added = Surroundings().added_since(before)
         if any(isinstance(runtime, SharedAgent) for runtime in _shared):
             # Dask opens connections between schedulers and workers when it needs them, and keeps some.
             added.pop("descriptors", None)
@@ -493,7 +471,6 @@ def _check_surroundings(before: Surroundings) -> Surroundings:
         gc.collect()
         _holds_within(nothing_added, GRACE_S)
     assert not added, _descriptors()
-    return now
 
 
 # -- scripts --------------------------------------------------------------------------------------------------

@@ -39,11 +39,12 @@ class ProcessHandle(WorkerHandle):
         self.stuck_in: str | None = None
         self.process: subprocess.Popen[bytes] | ForkedProcess
         try:
-            pid = templates.fork(options, descriptors)
+            environment = worker_environment(os.environ)
+            pid = templates.fork(options, environment, descriptors)
             if pid is not None:
                 self.process = ForkedProcess(pid)
             else:
-                self.process = launch(options, worker_environment(os.environ), descriptors)
+                self.process = launch(options, environment, descriptors)
         except OSError:
             ours.close()
             raise

@@ -172,8 +172,7 @@ class Templates:
 
     def is_loading(self, user: int, environment: Mapping[str, str], timeout_s: float) -> bool:
         """Return whether a template will soon be up for an engine; start it if there is none."""
-        read = {name: value for name, value in environment.items() if name.startswith(_READ_AT_IMPORT)}
-        read["sys.executable"] = sys.executable
+        read = _read_at_import(environment)
         if read == self._hopeless or not is_supported() or greenlets.has_gevent():
             return False
         with self._lock:
@@ -197,10 +196,14 @@ class Templates:
                 self._template, self._hopeless = None, read
             return self._template is not None
 
-    def fork(self, options: Mapping[str, Any], descriptors: Collection[int]) -> int | None:
+    def fork(
+        self, options: Mapping[str, Any], environment: Mapping[str, str], descriptors: Collection[int]
+    ) -> int | None:
         """Fork a worker process; return its id, or None if a new interpreter has to do."""
         with self._lock:
-            if self._template is None or not self._template.is_up():
+            if self._template is None or not self._template.is_up() or not is_supported():
+                return None
+            if _read_at_import(environment) != self._surroundings:
                 return None
             pid = self._template.fork(options, descriptors)
             self._has_forked |= pid is not None
@@ -230,6 +233,12 @@ class Templates:
             with contextlib.suppress(OSError):
                 self._template.forget()
         self._begin()
+
+
+def _read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what a template reads once, so that another one is needed when it has changed."""
+    read = {name: value for name, value in environment.items() if name.startswith(_READ_AT_IMPORT)}
+    return {**read, "sys.executable": sys.executable}
 
 
 templates = Templates()

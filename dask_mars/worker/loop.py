@@ -105,11 +105,11 @@ class WorkerProcess:
                     if not self._queue:
                         continue
                 number, context, chunk, operand, inputs, literals = self._queue.popleft()
-                graph = self._graphs[number]
-                if outbox.finished and operand not in graph.fast_operands:
+                # No variable refers to the graph: forgetting it closes its files at once.
+                if outbox.finished and operand not in self._graphs[number].fast_operands:
                     # The engine may be waiting for these results.
                     outbox.flush(now)
-                if runner.run(graph, context, chunk, operand, inputs, literals):
+                if runner.run(self._graphs[number], context, chunk, operand, inputs, literals):
                     # The engine has sent a message that drops the rest of the graph.
                     self._last_look = 0.0
                 # A source among the literals would stay open until the next chunk.
