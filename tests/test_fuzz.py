@@ -61,9 +61,9 @@ def test_engines_are_of_many_kinds():
     assert plan(0, 1 << 26, True).kills
 
 
-@hypothesis.given(st.data())
-def test_slices_and_cuts_are_whole(data):
-    draw = Draw(data.draw)
+@hypothesis.given(st.randoms(use_true_random=False))
+def test_slices_and_cuts_are_whole(random):
+    draw = Draw(random)
     assert sum(draw.cut(11)) == 11
     length = draw.integer(0, 9)
     eval(f"np.arange(length)[{draw.slice(length)}]", {"np": np, "length": length})
@@ -125,7 +125,7 @@ def test_what_differs_is_made_short():
             lambda it: isinstance(ran(it, getter(other_value)), Difference),
             settings=hypothesis.settings(database=None),
         )
-    assert len(shortest.steps) <= 4, str(shortest)
+    assert len(shortest.steps) <= 5, str(shortest)
 
 
 def test_an_error_in_place_of_a_result_is_found():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
@@ -27,6 +28,8 @@ from tests.soak.troubles import watchdog  # noqa: E402
 
 #: Programs between two looks at what is left in the engine.
 _LOOK_EVERY = 10
+#: Seconds that the search for a shorter program that differs may take.
+_SHRINK_S = 20.0
 
 
 class TimeIsUp(BaseException):
@@ -89,6 +92,7 @@ def search(engine: Engine, seed: int, count: int, until_s: float, limit_s: float
     """Run programs of a seed; print the shortest that differs, and return whether there is none."""
     sizes = ("small", "small", "medium", "large") if engine.plan.small else ("small", "small", "medium")
     differed: list[str] = []
+    first_s = until_s
 
     @hypothesis.seed(seed)
     @hypothesis.settings(
@@ -102,22 +106,23 @@ def search(engine: Engine, seed: int, count: int, until_s: float, limit_s: float
     )
     @hypothesis.given(programs(sizes), st.booleans(), st.booleans())
     def same(program: Program, shared: bool, named: bool) -> None:
-        if time.monotonic() > until_s and not differed:
+        nonlocal first_s
+        if time.monotonic() > (first_s + _SHRINK_S if differed else until_s):
             raise TimeIsUp
         try:
             one(engine, program, shared, named, limit_s, tally)
         except Differs as error:
             if not differed:
+                first_s = time.monotonic()
                 print(f"\nDIFFERS: {error}", flush=True)
             differed.append(str(error))
             raise
 
-    try:
+    with contextlib.suppress(Differs, TimeIsUp, hypothesis.errors.Flaky):
         same()
-    except Differs as shortest:
-        print(f"\nIn short: {shortest}", flush=True)
-    except hypothesis.errors.Flaky:
-        print("\nIt did not happen again.", flush=True)
+    if differed:
+        again = "" if len(differed) > 1 else "It did not happen again. "
+        print(f"\n{again}In short: {min(differed, key=len)}", flush=True)
     return not differed
 
 
@@ -131,11 +136,8 @@ def many(first: int, count: int, until_s: float, memory: int | None, kills: bool
         try:
             with Engine(planned, seed) as engine:
                 settled(engine)
-                try:
-                    some = min(PROGRAMS, count - (seed - first) * PROGRAMS)
-                    same = search(engine, seed, some, until_s, limit_s, tally)
-                except TimeIsUp:
-                    same = True
+                some = min(PROGRAMS, count - (seed - first) * PROGRAMS)
+                same = search(engine, seed, some, until_s, limit_s, tally)
                 if not same:
                     tally.differing.append(seed)
                     print(

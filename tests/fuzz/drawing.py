@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 from typing import Any, TypeVar
-
-from hypothesis import strategies as st
 
 T = TypeVar("T")
 
@@ -21,6 +20,10 @@ DTYPES = {"f8": 10, "i8": 6, "f4": 4, "bool": 3, "i4": 2, "c16": 2, "u1": 2} | d
 )
 
 
+#: The widest span of which hypothesis draws all numbers equally often.
+_DIGIT = 100
+
+
 class Unfit(Exception):
     """An operation cannot be done with what there is."""
 
@@ -28,13 +31,18 @@ class Unfit(Exception):
 class Draw:
     """Random choices for data of some size: small, medium or large."""
 
-    def __init__(self, draw: st.DrawFn, size: str = "small") -> None:
-        self._draw = draw
+    def __init__(self, random: Random, size: str = "small") -> None:
+        self._random = random
         self.size = size
 
     def integer(self, low: int, high: int) -> int:
         """Return an integer from `low` to `high`, both included."""
-        return self._draw(st.integers(low, high))
+        span = high - low + 1
+        # Of wider spans hypothesis prefers low numbers, and so the same operations again and again.
+        number, whole = self._random.randint(0, min(span, _DIGIT) - 1), min(span, _DIGIT)
+        while whole < span:
+            number, whole = number * _DIGIT + self._random.randint(0, _DIGIT - 1), whole * _DIGIT
+        return low + number * span // whole
 
     def number(self) -> float:
         """Return a float with few digits."""

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from random import Random
 from typing import Any
-
-from hypothesis import strategies as st
 
 from tests.fuzz.drawing import MOST_ELEMENTS, Draw, Unfit
 from tests.fuzz.metadata import blocks, elements, metadata
@@ -26,8 +25,8 @@ _NAME = re.compile(r"\b[a-z]+\d+\b")
 class Maker(Draw):
     """A program in the making: source of random choices for operations, and of variables that there are."""
 
-    def __init__(self, draw: st.DrawFn, size: str) -> None:
-        super().__init__(draw, size)
+    def __init__(self, random: Random, size: str) -> None:
+        super().__init__(random, size)
         self.variables: list[Variable] = []
         self.program = Program(size)
         self._namespace = new_namespace()
