@@ -435,6 +435,9 @@ def nothing_left_behind(private_tmp: Path) -> Iterator[list[str]]:
     settings = _copied_settings()
     numpy_errors = np.geterr()
     yield errors.messages
+    if "scheduler" not in settings:
+        # Dask's own test tools would take it out again, in the middle of another test.
+        dask.config.config.pop("scheduler", None)
     logging.getLogger("dask_mars").removeHandler(errors)
     try:
         assert not errors.messages
