@@ -32,7 +32,6 @@ SHARED_NAMES = {
     "Limits",
     "Run",
     "Setting",
-    "Surroundings",
     "Workforce",
 }
 

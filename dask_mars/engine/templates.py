@@ -19,7 +19,7 @@ from dask_mars import greenlets
 from dask_mars.descriptors import hold_streams
 from dask_mars.engine.launching import launch
 from dask_mars.protocol.ambient import worker_environment
-from dask_mars.worker.template import MOST_BYTES, MOST_DESCRIPTORS, Fork, Surroundings, is_supported
+from dask_mars.worker.template import MOST_BYTES, MOST_DESCRIPTORS, Fork, Inherited, is_supported
 
 #: Beginnings of the names of variables that what a template imports reads while it is imported.
 _READ_AT_IMPORT = (
@@ -81,7 +81,7 @@ class Template:
         except OSError:
             return None
         try:
-            request = pickle.dumps(Fork(dict(options), list(descriptors), Surroundings.read()))
+            request = pickle.dumps(Fork(dict(options), list(descriptors), Inherited.read()))
             sent = [1, 2, directory, *descriptors]
             if len(request) > MOST_BYTES or len(sent) > MOST_DESCRIPTORS:
                 return None

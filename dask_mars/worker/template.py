@@ -33,10 +33,11 @@ _CLONE_PARENT, _CLONE_CHILD_CLEARTID, _CLONE_CHILD_SETTID = 0x8000, 0x200000, 0x
 _PR_GET_TID_ADDRESS = 40
 #: Maximum bytes and descriptors of a request.
 MOST_BYTES, MOST_DESCRIPTORS = 1 << 18, 250
+(_ENVIRONMENT,) = [setting for setting in SETTINGS if setting.name == "os.environ"]
 _LIMITS = [number for name, number in vars(resource).items() if name.startswith("RLIMIT_")]
 
 
-class Surroundings(NamedTuple):
+class Inherited(NamedTuple):
     """Everything that a worker process inherits from the user's process at its start, besides descriptors."""
 
     environment: dict[bytes, bytes]
@@ -45,19 +46,18 @@ class Surroundings(NamedTuple):
     nice: int
 
     @classmethod
-    def read(cls) -> Surroundings:
+    def read(cls) -> Inherited:
         """Return that of this process."""
         return cls(
-            dict(getattr(os.environ, "_data", None) or os.environb),
+            dict(_ENVIRONMENT.read(None)),
             {number: resource.getrlimit(number) for number in _LIMITS},
             os.sched_getaffinity(0),
             os.getpriority(os.PRIO_PROCESS, 0),
         )
 
-    def apply(self, before: Surroundings) -> None:
+    def apply(self, before: Inherited) -> None:
         """Give this process the same, as far as the system lets it."""
-        settings = {setting.name: setting for setting in SETTINGS}
-        settings["os.environ"].apply(None, self.environment)
+        _ENVIRONMENT.apply(None, self.environment)
         with contextlib.suppress(OSError):
             if self.processors != before.processors:
                 os.sched_setaffinity(0, self.processors)
@@ -77,7 +77,7 @@ class Fork(NamedTuple):
     options: dict[str, Any]
     #: Numbers of the other descriptors in the user's process.
     numbers: list[int]
-    surroundings: Surroundings
+    inherited: Inherited
 
 
 @functools.cache
@@ -99,7 +99,7 @@ def serve(options: dict[str, Any]) -> dict[str, Any]:
     hold_streams()
     load_what_arrays_need()
     forks = _Forks()
-    inherited = Surroundings.read()
+    inherited = Inherited.read()
     gc.collect()
     gc.freeze()
     _answer(connection, 0)
@@ -128,7 +128,7 @@ def _threads() -> int:
     return sum(1 for _ in os.scandir("/proc/self/task"))
 
 
-def _become_worker(request: Fork, descriptors: list[int], before: Surroundings) -> dict[str, Any]:
+def _become_worker(request: Fork, descriptors: list[int], before: Inherited) -> dict[str, Any]:
     """Turn a forked process into what a new interpreter would be; return its options."""
     out, error, directory, *rest = descriptors
     os.setpgid(0, 0)
@@ -141,7 +141,7 @@ def _become_worker(request: Fork, descriptors: list[int], before: Surroundings) 
         os.fchdir(directory)
     for descriptor in (out, error, directory):
         os.close(descriptor)
-    request.surroundings.apply(before)
+    request.inherited.apply(before)
     # All forks have the template's state of this, which a new interpreter seeds from the system.
     np.random.seed()
     numbers = dict(zip(request.numbers, rest, strict=True))
@@ -178,4 +178,4 @@ class _Forks:
         return pid
 
 
-__all__ = ["MOST_BYTES", "MOST_DESCRIPTORS", "Fork", "Surroundings", "is_supported", "serve"]
+__all__ = ["MOST_BYTES", "MOST_DESCRIPTORS", "Fork", "Inherited", "is_supported", "serve"]

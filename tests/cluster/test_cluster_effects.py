@@ -372,7 +372,7 @@ def test_agents_that_are_lost_in_the_middle(tmp_path, monkeypatch):
     monkeypatch.setattr("dask_mars.optimize.known.APPENDING", APPENDING | {"tests.tasks.note_name"})
     with cluster_of_agents(2) as cluster, Client(cluster):
         # What has appended is not begun again, nor made again when its result is lost.
-        # Whoever says how to compress them wants files.
+        # A setting for compression asks for files.
         with dask.config.set({"dataframe.shuffle.compression": "BZ2"}):
             error = lost_in_the_middle(
                 cluster, tmp_path / "appending", lambda folder: shuffled(folder, linger, folder / "end")

@@ -47,7 +47,7 @@ class Raised:
 class Step:
     """A statement, and what it has to come to.
 
-    `expected` is its result if it `computes`, else what is known of the collections that it assigns to `names`.
+    `expected` is the result of a program that `computes`, otherwise facts of the collections in `names`.
     """
 
     source: str

@@ -199,7 +199,7 @@ def test_what_a_runner_dies_of_fails_in_the_end_and_takes_nothing_along(
 def test_a_runner_that_cannot_start_ends_the_service(
     store, failures, monkeypatch: pytest.MonkeyPatch, nothing_left_behind: list[str]
 ) -> None:
-    """So that whoever looks after it hears of it."""
+    """A process manager then learns of the failure."""
     started = process.subprocess.Popen
     monkeypatch.setattr(
         process.subprocess, "Popen", lambda command, **options: started(["sh", "-c", "exit 1"], **options)
