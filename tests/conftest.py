@@ -35,6 +35,10 @@ from dask_mars.engine.templates import templates
 from dask_mars.limits import estimate_memory, library_bytes
 from dask_mars.protocol.locks import InterprocessLock
 
+# Tests start hundreds of interpreters, each of which would compile again what it imports of the tests.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As in jobs that a shell has put into the background: the tests press Ctrl-C, and it must arrive.
     signal.signal(signal.SIGINT, signal.default_int_handler)
