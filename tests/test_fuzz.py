@@ -40,6 +40,7 @@ def ran(program: Program, scheduler: Any, **options: Any) -> Any:
 
 @few
 @hypothesis.given(programs(), st.booleans())
+@pytest.mark.nightly
 def test_some_programs_differ_in_nothing(get, program, shared):
     found = ran(program, get, shared=shared)
     assert found is None, f"{program}\n\n{found}"

@@ -61,7 +61,7 @@ def test_after_settings(runtime):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_what_a_failed_test_leaves_is_gone_before_the_next(tmp_path: Path):
     file = tmp_path / "test_leaving.py"

@@ -62,7 +62,7 @@ def cells_of(output: str, workload: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_warm_and_cold_processes_are_run_and_reported(tmp_path, zarr):
     tables = tmp_path / "tables.md"
     arguments = [

@@ -318,6 +318,7 @@ def test_a_host_that_is_killed_is_made_up_for(site, client, tmp_path):
         assert "killed" not in agents(client)
 
 
+@pytest.mark.nightly
 def test_a_host_that_is_cut_off_is_made_up_for_and_ends(site, client, tmp_path):
     with site.visitor("cut") as visitor:
         client.wait_for_workers(3, timeout=LONG_S)
@@ -335,6 +336,7 @@ def test_a_host_that_is_cut_off_is_made_up_for_and_ends(site, client, tmp_path):
         assert set(agents(client)) == {"one", "two"}
 
 
+@pytest.mark.nightly
 def test_a_host_that_joins_late_takes_part(site, client, tmp_path):
     with Work(tmp_path) as work, site.visitor("late") as visitor:
         # All others wait until it has begun.
@@ -344,6 +346,7 @@ def test_a_host_that_joins_late_takes_part(site, client, tmp_path):
         assert len(notes(work.made)) == len(notes(work.begun)) == CHUNKS
 
 
+@pytest.mark.nightly
 def test_a_host_that_leaves_hands_on_what_it_has(site, client, tmp_path):
     spilled = tmp_path / "spilled"
     with site.visitor("leaving", "--store-limit=256KiB", "--spill-directory", str(spilled)) as visitor:

@@ -123,6 +123,7 @@ def kill_before_gathering(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(LocalTasks, "fetch", fetch_late)
 
 
+@pytest.mark.nightly
 def test_a_scheduler_and_all_of_its_agents_are_killed_together(
     hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +151,7 @@ def test_a_scheduler_and_all_of_its_agents_are_killed_together(
     assert not list(saved.iterdir())
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif("LONG" not in os.environ, reason="takes minutes: LONG=1 runs it")
 @pytest.mark.timeout(900)
 def test_a_cluster_is_killed_five_times_at_random(hosts: Hosts, tmp_path: Path) -> None:

@@ -109,6 +109,7 @@ def ended(process: subprocess.Popen[str]) -> int:
     return process.returncode
 
 
+@pytest.mark.nightly
 def test_a_sum_whose_scheduler_is_killed_and_comes_back_also_elsewhere(
     scripts: Scripts, desk: Desk, tmp_path: Path
 ):
@@ -168,6 +169,7 @@ def test_what_a_host_does_without_a_scheduler(scripts: Scripts, desk: Desk, nann
         ended(second)
 
 
+@pytest.mark.nightly
 def test_hosts_that_wait_for_their_first_scheduler(scripts: Scripts, desk: Desk):
     desk.file.write_text("half writ")
     command = [*AGENT, f"--scheduler-file={desk.file}", "--name=early", "--reconnect"]

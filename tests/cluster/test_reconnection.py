@@ -138,6 +138,7 @@ def test_it_waits_for_the_scheduler_and_ends_right(place, client, tmp_path, capl
     assert len(notes(tmp_path / "x-begun")) >= 5
 
 
+@pytest.mark.nightly
 def test_those_that_do_not_wait_and_those_that_wait_in_vain(place, client, tmp_path):
     persisted = da.ones(4, chunks=2).persist(scheduler=dask_mars.get)
     assert (persisted + 1).sum().compute(scheduler=dask_mars.get) == 8
@@ -240,6 +241,7 @@ def test_a_directory_that_not_all_hosts_have(place, client, tmp_path, monkeypatc
     assert not list((tmp_path / "saved").iterdir())
 
 
+@pytest.mark.nightly
 def test_a_shuffle_of_dask_s_begins_anew(place, client, tmp_path):
     frame = pd.DataFrame({"key": range(12), "value": range(12)})
     begun, gate = tmp_path / "x-begun", tmp_path / "x-gate"
@@ -272,7 +274,7 @@ def test_what_comes_back_and_is_no_scheduler_for_this_client(place, tmp_path, mo
     client._loop_runner.stop()
 
 
-@pytest.mark.parametrize("moves", [False, True])
+@pytest.mark.parametrize("moves", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_another_client_takes_the_place_of_one_that_has_given_up(place, tmp_path, moves):
     file = tmp_path / "scheduler.json"
     file.write_text(json.dumps({"address": place.address}))

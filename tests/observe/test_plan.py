@@ -85,7 +85,7 @@ def test_pieces_of_a_rechunk_go_to_disk_with_bytes_of_their_own():
     assert "spilling" in kinds(plan)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_forecast_is_near_what_is_measured():
     def measured(graph: str) -> float:
         command = [sys.executable, "-m", "studies", "plan", "--here", "--graph", graph]

@@ -33,14 +33,16 @@ STORE = f"store --rounds 1 --repeat 1 --chain-bytes {MIB} --result-bytes {MIB}"
         ),
         ("records --repeat 1 --least 0", []),
         ("simulate -g svd -n 2 --growth 1 -p depth-first", ["svd"]),
-        pytest.param("operands -g array -n 100 --rounds 1 --workers 1", ["array", "100"], marks=pytest.mark.slow),
+        pytest.param(
+            "operands -g array -n 100 --rounds 1 --workers 1", ["array", "100"], marks=pytest.mark.nightly
+        ),
         pytest.param(
             "profile -w noop-2000 --scale 0.02 --rounds 1 --workers 1",
             ["engine", "state machine"],
-            marks=pytest.mark.slow,
+            marks=pytest.mark.nightly,
         ),
-        pytest.param(IDLE, ["ms", "warm", "workers restarted"], marks=pytest.mark.slow),
-        pytest.param(STORE, ["chain, sealed"], marks=pytest.mark.slow),
+        pytest.param(IDLE, ["ms", "warm", "workers restarted"], marks=pytest.mark.nightly),
+        pytest.param(STORE, ["chain, sealed"], marks=pytest.mark.nightly),
     ],
     ids=lambda value: value.partition(" ")[0] if isinstance(value, str) else "",
 )

@@ -68,7 +68,7 @@ def test_what_was_computed_is_not_computed_again(served, service, tmp_path: Path
     assert os.listdir(served.directory / "checkpoints") == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_processes_may_die_often_as_long_as_they_get_on(tmp_path: Path) -> None:
     calls = tmp_path / "calls"
     with running(tmp_path / "d") as served:
