@@ -262,8 +262,8 @@ def test_others_compute_while_a_failed_computation_comes_to_its_end(tmp_path: Pa
     with pytest.raises(LookupError, match="stop"):
         dask.compute(dask.delayed(soon)(), dask.delayed(long)(), scheduler=runtime.get)
     assert delayed_sum(runtime.get) == 3
-    note(tmp_path / "others")
     assert not notes(tmp_path / "ended")
+    note(tmp_path / "others")
     assert eventually(lambda: not runtime.engine()._runs, 10)
 
 
