@@ -59,30 +59,32 @@ def main(options: Mapping[str, Any], imported: Callable[[], None]) -> None:
     sys.argv[:] = start.arguments
     main_module.take_over(start.main)
     InterprocessLock.descriptor = start.locks
-    threshold_bytes = start.arena_threshold_bytes
     try:
-        arenas = [Arena(arena, start.capacity_bytes) for arena in start.arenas]
-        control = Arena(start.control, start.control_bytes)
-        heap = make_heap(arenas[start.number], start.live, threshold_bytes)
+        store, page = _make_store(start)
     except (OSError, MemoryError) as reason:
         # The engine's process had enough address space, and may have loaded fewer libraries.
         error = not_mapped(reason, start.memory_limit, len(start.arenas) - 1, start.capacity_bytes)
         connection.sendall(channel.frame(dumps([messages.as_plain(messages.CannotStart(error))])))
         return
+    part, overflow = page.part_of(start.number), partial(overflow_files, page)
+    _serve(WorkerProcess(connection, store, part, start.idle_trim_s, overflow))
+
+
+def _make_store(start: messages.Start) -> tuple[Store, ControlPage]:
+    """Map the arenas and the control page; return what is made of them."""
+    arenas = [Arena(arena, start.capacity_bytes) for arena in start.arenas]
+    control = Arena(start.control, start.control_bytes)
+    threshold_bytes = start.arena_threshold_bytes
+    heap = make_heap(arenas[start.number], start.live, threshold_bytes)
     page = ControlPage(control.view(0, start.control_bytes).data)
-    part = page.part_of(start.number)
     quota = None
     if heap is not None and threshold_bytes is not None:
-        quota = limit_memory(heap, threshold_bytes, part, start.wake, SIGNAL)
-    store = Store(arenas, start.number, start.live, start.inline_bytes, heap, quota)
+        quota = limit_memory(heap, threshold_bytes, page.part_of(start.number), start.wake, SIGNAL)
+    return Store(arenas, start.number, start.live, start.inline_bytes, heap, quota), page
 
-    process = WorkerProcess(
-        connection,
-        store,
-        part,
-        start.idle_trim_s,
-        partial(overflow_files, page),
-    )
+
+def _serve(process: WorkerProcess) -> None:
+    """Serve until the connection ends, with output, warnings and signals of tasks going to the process."""
     sys.stdout = OutputStream(process.send_output, "stdout", sys.stdout)
     sys.stderr = OutputStream(process.send_output, "stderr", sys.stderr)
     process.streams = (sys.stdout, sys.stderr)
