@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from dask_mars.setting_table import REMOVED, SECTION, schema
+from dask_mars.setting_table import SECTION, schema
 
 #: What JSON's types are called in messages.
 _TYPES = {
@@ -58,11 +58,8 @@ def _warn_of_unknown(path: str, nearest: str | None) -> None:
     hint = f"; dask.config.get({SECTION!r}) has those there are"
     if nearest is not None:
         hint = f": did you mean {nearest} (in the environment {variable})?"
-    text = f"nothing reads the setting {path}{hint}"
-    if path.replace("_", "-").removeprefix(f"{SECTION}.") in REMOVED:
-        text = f"the setting {path} has no effect any more: its value is fixed now"
     # Settings are read in many places, so no stack level is sure to be the user's.
-    warnings.warn(text, stacklevel=5)
+    warnings.warn(f"nothing reads the setting {path}{hint}", stacklevel=5)
 
 
 def _message(path: str, value: Any, definition: Mapping[str, Any], formats: Mapping[str, tuple[str, Any]]) -> str:

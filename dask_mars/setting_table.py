@@ -131,26 +131,6 @@ SETTINGS = (
 )
 # fmt: on
 
-#: Settings of earlier releases, which have no effect any more.
-REMOVED = frozenset(
-    {
-        "allowed-worker-losses",
-        "arena-threshold",
-        "checkpoint.wait",
-        "cluster.allowed-scheduler-losses",
-        "dispatch-window",
-        "expressions.evaluator",
-        "expressions.remake",
-        "fold-initial",
-        "idle-trim",
-        "inline-limit",
-        "remembered",
-        "replace-waiting-threads",
-        "retry-delay",
-        "retry-delay-limit",
-    }
-)
-
 
 def defaults() -> dict[str, Any]:
     """Return the configuration with all defaults, for Dask."""

@@ -124,19 +124,6 @@ def test_an_unknown_setting_that_is_like_none_says_where_all_are():
         config.get("retries")
 
 
-@pytest.mark.parametrize("path", ["inline-limit", "retry_delay", "expressions.remake", "remembered.chunks"])
-def test_a_setting_of_an_earlier_release_warns_once_and_has_no_effect(path):
-    told = rf"^the setting dask-mars\.{path.partition('.')[0]}\S* has no effect any more"
-    with dask.config.set({f"dask-mars.{path}": "nonsense"}):
-        with pytest.warns(UserWarning, match=told) as caught:
-            config.get("retries")
-        assert len(caught) == 1
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            config._checked = None
-            config.settings()
-
-
 def test_a_section_that_is_no_mapping_is_an_error():
     with (
         dask.config.set({"dask-mars": 5}),
