@@ -105,6 +105,7 @@ def getter(change: Callable[[Any], Any]) -> Callable[..., Any]:
     return lambda dsk, keys, **options: changed(dask.get(dsk, keys, **options))
 
 
+@pytest.mark.nightly
 @few
 @hypothesis.given(programs())
 def test_a_scheduler_of_dask_s_differs_in_nothing(program):

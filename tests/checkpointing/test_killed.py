@@ -16,7 +16,7 @@ from studies.checkpoint import KINDS, WHOM, killed
     [
         ("sum", "all", "computing"),
         # As the graph is prepared, as saved chunks are read, as results are gathered and files are removed.
-        pytest.param("zarr", "process", "any", marks=pytest.mark.slow),
+        pytest.param("zarr", "process", "any", marks=pytest.mark.nightly),
     ],
 )
 def test_little_is_computed_twice_and_the_result_is_the_same(zarr: Any, kind: str, whom: str, when: str) -> None:

@@ -86,7 +86,7 @@ def test_processes_may_die_often_as_long_as_they_get_on(tmp_path: Path) -> None:
         assert len(notes(calls)) <= 40 + 4 * 4
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_the_runner_dies_of_fails_in_the_end_and_harms_nobody_else(served, service) -> None:
     """It saves nothing more from one time to the next."""
 
