@@ -5,6 +5,7 @@ from __future__ import annotations
 _SIDE_EFFECT = "the task changes a variable of the test, and tasks run in other processes"
 _LOGS = "looks at log records, and those of tasks go to the handlers of their own processes"
 _IDENTITY = "compares objects by identity, and between processes objects are equal copies"
+_FILTERS = "asks for the warning filters of Dask's repository: fails under Dask's threads as well"
 
 #: Suite to part of a test's name to the reason for its failure.
 _REASONS = {
@@ -12,6 +13,7 @@ _REASONS = {
         "test_from_array_getitem[True-True]": _SIDE_EFFECT,
         "test_from_array_getitem[False-True]": _SIDE_EFFECT,
         "test_store_sources_unoptimized_nocompute": _SIDE_EFFECT,
+        "test_zarr_risky_shards_warns": _FILTERS,
     },
     "dask-bag": {
         "test_bag_with_single_callable": _IDENTITY,

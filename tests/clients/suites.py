@@ -118,7 +118,6 @@ SUITES = [
         "dask-image",
         "dask-image==2026.5.0",
         ("tests",),
-        ("tests/test_dask_image/test_ndmeasure/test__utils.py", "tests/test_dask_image/test_ndmorph"),
         needs=("pims", "tifffile", "scikit-image"),
         from_source=True,
     ),
