@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sqlite3
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -125,110 +123,11 @@ def test_files_without_a_row_go_with_the_next_service(store: ServiceStore) -> No
         store.__dict__.update(again.__dict__)
 
 
-#: The tables as the first layout had them.
-FIRST_LAYOUT = """
-CREATE TABLE computations (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    digest TEXT NOT NULL,
-    name TEXT NOT NULL,
-    options TEXT NOT NULL,
-    state TEXT NOT NULL,
-    created REAL NOT NULL,
-    started REAL,
-    ended REAL,
-    attempt INTEGER NOT NULL DEFAULT 1,
-    losses INTEGER NOT NULL DEFAULT 0,
-    cancelling INTEGER NOT NULL DEFAULT 0,
-    refused INTEGER NOT NULL DEFAULT 0,
-    revision INTEGER NOT NULL DEFAULT 0,
-    progress TEXT NOT NULL DEFAULT '{}',
-    error TEXT,
-    result TEXT,
-    file_bytes INTEGER NOT NULL DEFAULT 0,
-    evicted INTEGER NOT NULL DEFAULT 0
-);
-CREATE INDEX by_state ON computations (state, number);
-PRAGMA user_version=1;
-"""
-
-
-@pytest.fixture
-def first_layout(tmp_path: Path) -> Path:
-    """Return the directory of a service of the first layout, with a result and with a graph that waits."""
-    directory = tmp_path / "first"
-    for path in (directory, directory / "graphs", directory / "results"):
-        path.mkdir(mode=0o700)
-    with contextlib.closing(sqlite3.connect(directory / "history.sqlite3")) as database:
-        database.execute("PRAGMA journal_mode=WAL")
-        database.executescript(FIRST_LAYOUT)
-        database.executemany(
-            "INSERT INTO computations (id, digest, name, options, state, created, ended, revision, progress, "
-            "result, file_bytes) VALUES (?, 'd', 'mean', '{}', ?, 1.5, ?, ?, '{\"total\": 3}', ?, ?)",
-            [("over", "finished", 2.5, 7, "{}", 5), ("waits", "running", None, 8, None, 0)],
-        )
-        database.commit()
-    (directory / "results" / "1").write_bytes(b"12345")
-    (directory / "graphs" / "2").write_bytes(b"graph")
-    return directory
-
-
-def test_records_of_the_first_layout_are_brought_to_this_one(first_layout: Path) -> None:
-    for _ in range(2):
-        # Once more finds what the first time has made of it.
-        store = ServiceStore(first_layout)
-        try:
-            over, waits = store.row("over"), store.row("waits")
-            assert (over["state"], over["ended"], over["file_bytes"], over["saved_bytes"]) == (
-                "finished",
-                2.5,
-                5,
-                0,
-            )
-            assert (waits["state"], waits["progress"], waits["attempt"]) == ("running", '{"total": 3}', 1)
-            assert [row["id"] for row in store.unfinished()] == ["waits"]
-            assert store.result(over["number"]).read_bytes() == b"12345"
-            assert store.graph(waits["number"]).read_bytes() == b"graph"
-            assert store.next_revision() > 8
-            assert store._database.execute("PRAGMA user_version").fetchone()[0] == 2
-        finally:
-            store.close()
-    store = ServiceStore(first_layout)
-    try:
-        # New ones have all that rows of this layout have.
-        assert store.update(store.row("waits")["number"], saved_bytes=3)
-        assert add(store) == 3
-        assert [row["saved_bytes"] for row in store.unfinished()] == [3, 0]
-        names = [name for _, name, *_ in store._database.execute("PRAGMA table_info(computations)")]
-    finally:
-        store.close()
-    new = ServiceStore(first_layout.parent / "new")
-    try:
-        assert names == [name for _, name, *_ in new._database.execute("PRAGMA table_info(computations)")]
-    finally:
-        new.close()
-
-
-def test_a_service_that_dies_as_it_brings_records_to_this_layout_leaves_them_readable(
-    first_layout: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # It does so behind the change of the table.
-    monkeypatch.setattr("dask_mars.web.service.store._LAYOUT", "no number")
-    with pytest.raises(sqlite3.OperationalError):
-        ServiceStore(first_layout)
-    monkeypatch.undo()
-    store = ServiceStore(first_layout)
-    try:
-        assert store.row("over")["saved_bytes"] == 0
-    finally:
-        store.close()
-
-
-def test_records_of_a_layout_to_come_are_left_alone(first_layout: Path) -> None:
-    with contextlib.closing(sqlite3.connect(first_layout / "history.sqlite3")) as database:
-        database.execute("PRAGMA user_version=3")
+def test_records_of_another_layout_are_left_alone(store: ServiceStore) -> None:
+    store._database.execute("PRAGMA user_version=1")
+    store.close()
     with pytest.raises(RuntimeError, match="another version of dask_mars"):
-        ServiceStore(first_layout)
+        ServiceStore(store.directory)
 
 
 def test_ten_thousand_are_no_burden(store: ServiceStore) -> None:
