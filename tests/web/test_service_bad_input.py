@@ -312,7 +312,7 @@ def front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     with contextlib.closing(store), ThreadPoolExecutor(1) as executor:
         context = ServiceContext(store, supervisor, monitor, executor, versions(), BODY_LIMIT_BYTES)
         monkeypatch.setattr(
-            server, "make_application", partial(make_application, extra_handlers=lambda site: rules(site, context))
+            server, "make_application", partial(make_application, extra_rules=lambda site: rules(site, context))
         )
         with server.serve(monitor, socket_path=directory / "socket"):
             yield SimpleNamespace(directory=directory, store=store)

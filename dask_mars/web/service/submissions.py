@@ -17,7 +17,7 @@ from tornado.web import stream_request_body
 from dask_mars import units
 from dask_mars.web import api, wire
 from dask_mars.web.api import Problem
-from dask_mars.web.api_handlers import OneHandler
+from dask_mars.web.handlers import OneHandler
 from dask_mars.web.handling import Site
 from dask_mars.web.monitor import Json
 from dask_mars.web.service.context import PIECE_BYTES, ServiceContext
