@@ -21,7 +21,7 @@ from dask_mars import units
 from dask_mars.graph.chunks import DATA, ChunkGraph, Operand, Step, flatten
 from dask_mars.graph.composition import composed_of
 from dask_mars.observe.drawing import figure
-from dask_mars.observe.drawing.layout import place
+from dask_mars.observe.drawing.figure import place
 from dask_mars.observe.drawing.picture import (
     FUSED,
     KNOWN,
