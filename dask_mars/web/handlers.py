@@ -21,7 +21,7 @@ class StateHandler(Handler):
     async def get(self) -> None:
         """Answer at once, or when there is news."""
         poll = api.long_poll(self.query("after", "wait"))
-        state = await self.unless_gone(self.site.snapshots.poll(poll, "state"))
+        state = await self.unless_gone(self.site.snapshots.poll(*poll, "state"))
         # Without buttons for tokens that only read.
         self.send_json(state if self.access is Access.FULL else {**state, "can": []})
 
@@ -33,7 +33,7 @@ class ListHandler(Handler):
         """Answer with a part of the list."""
         asked = api.listing(self.query("state", "before", "limit"))
         try:
-            found = await self.site.snapshots.ask("computations", asked.state, asked.before, asked.limit)
+            found = await self.site.snapshots.ask("computations", *asked)
         except ValueError:
             raise Problem(400, "'before' is the 'next' of an answer") from None
         self.send_json(found)
@@ -45,7 +45,7 @@ class OneHandler(Handler):
     async def get(self, id: str) -> None:
         """Answer at once, or when there is news."""
         poll = api.long_poll(self.query("after", "wait"))
-        asked = self.site.snapshots.poll(poll, "computation", api.computation_id(id))
+        asked = self.site.snapshots.poll(*poll, "computation", api.computation_id(id))
         self.send_json(await self.unless_gone(self.answer(asked)))
 
 

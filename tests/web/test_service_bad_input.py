@@ -25,10 +25,9 @@ from dask_mars.errors import ServiceError
 from dask_mars.web import wire
 from dask_mars.web.client import connect
 from dask_mars.web.service import results
-from dask_mars.web.service.monitor import ServiceMonitor
+from dask_mars.web.service.monitor import ServiceContext, ServiceMonitor
 from dask_mars.web.service.store import ServiceStore
 from dask_mars.web.service.supervisor import Supervisor
-from dask_mars.web.versions import versions
 from tests.conftest import eventually
 from tests.web.services import BODY_LIMIT_BYTES, RunningService, put, raw, submission
 
@@ -36,7 +35,6 @@ pytest.importorskip("tornado")
 
 from dask_mars.web.handlers import make_application
 from dask_mars.web.service import submissions
-from dask_mars.web.service.context import ServiceContext
 from dask_mars.web.service.handlers import rules
 
 GOOD = submission(da.arange(4, chunks=2))
@@ -310,7 +308,7 @@ def front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     supervisor = Supervisor(store, {})
     monitor = ServiceMonitor(store, supervisor)
     with contextlib.closing(store), ThreadPoolExecutor(1) as executor:
-        context = ServiceContext(store, supervisor, monitor, executor, versions(), BODY_LIMIT_BYTES)
+        context = ServiceContext(store, supervisor, monitor, executor, wire.versions(), BODY_LIMIT_BYTES)
         monkeypatch.setattr(
             server, "make_application", partial(make_application, extra_rules=lambda site: rules(site, context))
         )
