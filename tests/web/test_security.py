@@ -79,7 +79,15 @@ def test_a_cookie_needs_a_header_that_other_pages_cannot_add():
 def test_hosts_and_origins():
     token = {"Authorization": f"Bearer {FULL}"}
     anywhere = Security(FULL, hosts=None, checks_origin=False)
-    for host in ("", "evil.example", "localhost.evil.example:80", "169.254.0.1", "[", "localhost@e"):
+    for host in (
+        "",
+        "evil.example",
+        "localhost.evil.example:80",
+        "169.254.0.1",
+        "[",
+        "localhost@e",
+        "evil-localhost",
+    ):
         assert refused(headers={"Host": host, **token}) == 403
         assert anywhere.check("POST", {"Host": host, **token}, {}) is Access.FULL
     for host in ("localhost", "LOCALHOST:1", "127.0.0.1:8899", "[::1]:8899"):
