@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
 from collections.abc import Iterator
@@ -31,32 +32,22 @@ def finish(store: ServiceStore, number: int, size_bytes: int) -> None:
     assert store.end(number, "finished", size_bytes, result="{}")
 
 
-def test_nobody_else_may_enter(store: ServiceStore) -> None:
+def test_a_directory_is_for_one_service_and_nobody_else(store: ServiceStore, tmp_path: Path) -> None:
     assert store.directory.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o77 for path in store.directory.iterdir() if path.is_dir()} == {0}
-
-
-def test_a_directory_is_for_one_service(store: ServiceStore) -> None:
     with pytest.raises(DirectoryInUse, match="another --directory"):
         ServiceStore(store.directory)
-
-
-def test_a_directory_that_others_may_enter_is_refused(tmp_path: Path) -> None:
     (tmp_path / "open").mkdir(mode=0o755)
     with pytest.raises(PermissionError):
         ServiceStore(tmp_path / "open")
 
 
-def test_what_was_added_is_there_once(store: ServiceStore) -> None:
+def test_what_was_added_is_there_once_and_what_is_over_stays_so(store: ServiceStore) -> None:
     number = add(store, "a")
     assert add(store, "a") == number
     row = store.row("a")
     assert (row["state"], row["digest"], row["attempt"]) == ("queued", "d", 1)
     assert store.graph(number).read_bytes() == b"graph"
-
-
-def test_what_is_over_stays_so(store: ServiceStore) -> None:
-    number = add(store)
     finish(store, number, 1)
     assert not store.update(number, state="running")
     assert not store.end(number, "cancelled")
@@ -73,19 +64,23 @@ def test_the_list_goes_on_where_it_ended(store: ServiceStore) -> None:
     assert store.counts() == {"queued": 4, "finished": 1}
 
 
-def test_each_change_has_a_revision_of_its_own(store: ServiceStore) -> None:
+def test_the_next_service_goes_on(store: ServiceStore) -> None:
     number = add(store)
     before = store.revision
     store.update(number, state="running")
-    assert store.numbered(number)["revision"] == store.revision > before
-    last = store.revision
+    last = store.numbered(number)["revision"]
+    assert last == store.revision > before
+    # Files without a row go.
+    store.incoming("half").write_bytes(b"")
+    store.graph(99).write_bytes(b"")
     store.close()
-    again = ServiceStore(store.directory)
-    try:
+    with contextlib.closing(ServiceStore(store.directory)) as again:
         assert again.revision >= last
-    finally:
-        # Closed a second time by the fixture otherwise.
-        store.__dict__.update(again.__dict__)
+        assert os.listdir(store.directory / "incoming") == []
+        assert os.listdir(store.directory / "graphs") == [str(number)]
+        again._database.execute("PRAGMA user_version=1")
+    with pytest.raises(RuntimeError, match="another version of dask_mars"):
+        ServiceStore(store.directory)
 
 
 def test_the_oldest_results_go_first_and_the_newest_stays(store: ServiceStore) -> None:
@@ -108,26 +103,6 @@ def test_what_is_old_is_forgotten(store: ServiceStore) -> None:
     assert store.numbered(over) is None
     assert not store.result(over).exists()
     assert store.numbered(waiting) is not None
-
-
-def test_files_without_a_row_go_with_the_next_service(store: ServiceStore) -> None:
-    number = add(store)
-    store.incoming("half").write_bytes(b"")
-    store.graph(99).write_bytes(b"")
-    store.close()
-    again = ServiceStore(store.directory)
-    try:
-        assert os.listdir(store.directory / "incoming") == []
-        assert os.listdir(store.directory / "graphs") == [str(number)]
-    finally:
-        store.__dict__.update(again.__dict__)
-
-
-def test_records_of_another_layout_are_left_alone(store: ServiceStore) -> None:
-    store._database.execute("PRAGMA user_version=1")
-    store.close()
-    with pytest.raises(RuntimeError, match="another version of dask_mars"):
-        ServiceStore(store.directory)
 
 
 def test_ten_thousand_are_no_burden(store: ServiceStore) -> None:
