@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dask.utils import import_required
-
 from dask_mars import units
 from dask_mars.tables import Table, Tabular
 
@@ -37,17 +35,9 @@ class RuntimeState(Tabular, dict[str, Any]):
         """Return the state as a plain dict."""
         return dict(self)
 
-    def to_pandas(self) -> Any:
-        """Return a `pandas.DataFrame` with a row for each worker.
-
-        Raises
-        ------
-        ImportError
-            pandas is not installed.
-        """
-        needed = "to_pandas needs pandas: python -m pip install pandas"
-        pandas: Any = import_required("pandas", needed)
-        return pandas.DataFrame(self.get("workers", []))
+    def records(self) -> list[dict[str, Any]]:
+        """Return the workers."""
+        return list(self.get("workers", []))
 
     def tables(self) -> list[Table]:
         """Return its tables."""

@@ -104,6 +104,24 @@ class Tabular:
         """Return its tables."""
         raise NotImplementedError
 
+    def records(self) -> list[dict[str, Any]]:
+        """Return the rows of `to_pandas`."""
+        raise NotImplementedError
+
+    def to_pandas(self) -> Any:
+        """Return a `pandas.DataFrame` with a row for each worker of a state, layer of a computation, or event.
+
+        Raises
+        ------
+        ImportError
+            pandas is not installed.
+        """
+        # Only this needs the import.
+        from dask.utils import import_required
+
+        pandas = import_required("pandas", "to_pandas needs pandas: python -m pip install pandas")
+        return pandas.DataFrame(self.records())
+
     def __str__(self) -> str:
         return "\n\n".join([table.as_text() for table in self.tables()])
 

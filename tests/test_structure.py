@@ -18,7 +18,6 @@ BOUNDS = {"module": 500, "class": 400, "methods": 30, "attributes": 20, "functio
 
 #: What is larger, each by kind and name, with its size.
 LARGER = {
-    ("function", "dask_mars/observe/planning/plan.py:plan"): 56,
     ("attributes", "dask_mars/scheduler/bookkeeping.py:Graph"): 23,
 }
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 from dask.utils import format_bytes, format_time
 
@@ -80,18 +80,11 @@ class SavedComputations(Sequence[SavedComputation]):
         self.directory = directory
         self._found = [_described(each) for each in computations(directory)]
 
-    @overload
-    def __getitem__(self, index: int) -> SavedComputation: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[SavedComputation]: ...
-    def __getitem__(self, index: int | slice) -> SavedComputation | Sequence[SavedComputation]:
+    def __getitem__(self, index: Any) -> Any:
         return self._found[index]
 
     def __len__(self) -> int:
         return len(self._found)
-
-    def __iter__(self) -> Iterator[SavedComputation]:
-        return iter(self._found)
 
     def remove(self) -> int:
         """Remove all checkpoints that no process computes; return their number."""

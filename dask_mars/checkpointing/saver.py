@@ -11,19 +11,20 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
 
 from dask_mars.checkpointing.costs import Budget, MeasuredCosts
-from dask_mars.checkpointing.directory import ComputationDirectory, failed, named
+from dask_mars.checkpointing.directory import ComputationDirectory, failed, name_of_file, named
 from dask_mars.checkpointing.facts import Facts
 from dask_mars.checkpointing.identity import form_of
-from dask_mars.checkpointing.journal import Begun, FileProof, Saved
+from dask_mars.checkpointing.journal import Begun, FileProof, Journal, Record, Saved
 from dask_mars.checkpointing.policy import SavingPolicy
-from dask_mars.checkpointing.writer import ChunkWriter
 from dask_mars.errors import SpillError
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.protocol.object_ref import (
+    SPILLED,
     ObjectRef,
     SpilledFile,
     is_map_output,
@@ -32,6 +33,8 @@ from dask_mars.protocol.object_ref import (
     size_of,
     spilled_file,
 )
+from dask_mars.store.codec import lz4_codec
+from dask_mars.store.spill_files import SpillFiles
 from dask_mars.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -46,6 +49,68 @@ _BACKLOG_BYTES, _BACKLOG_SHARE = 1 << 28, 16
 _GATHER_S = 0.02
 #: Longest wait for the current write at the end of a computation, in seconds.
 _END_S = 30.0
+
+
+class ChunkWriter:
+    """Writes records and files of chunks. The engine's thread appends records, and another one does all else."""
+
+    def __init__(
+        self,
+        directory: ComputationDirectory,
+        budget: Budget,
+        existing: Mapping[int, SpilledFile],
+        note: Callable[[], None],
+    ) -> None:
+        self.directory = directory
+        self.budget = budget
+        #: Writes the facts about the computation.
+        self.note = note
+        self._journal: Journal | None = None
+        self._lock = threading.RLock()
+        #: None until the first write: few computations write, and the search for codecs takes a while.
+        self._files: SpillFiles | None = None
+        #: Name and bytes of each chunk's file.
+        self._written = {chunk: (Path(file.path).name, file.size_bytes) for chunk, file in existing.items()}
+
+    def append(self, records: Sequence[Record], lasting: bool = False) -> None:
+        """Append records to the journal."""
+        with self._lock:
+            self._opened().append(records, lasting)
+
+    def write(self, chunk: int, ref: ObjectRef, store: Store) -> ObjectRef:
+        """Write the value of a chunk to a file, and return the reference to that."""
+        prefix = Path(self._opened().path).stem
+        if self._files is None:
+            self._files = SpillFiles(self.directory.path, lz4_codec())
+        spilled = store.spill(ref, name_of_file(prefix, chunk), self._files)
+        file = spilled_file(spilled)
+        self._written[chunk] = Path(file.path).name, file.size_bytes
+        self.budget.give_back(size_of(ref) - file.size_bytes)
+        # The reference must not contain the value's location in memory.
+        return (SPILLED, (), file, spilled[3])
+
+    def remove(self, chunks: Sequence[int]) -> None:
+        """Remove the files of chunks."""
+        for chunk in chunks:
+            name, size_bytes = self._written.pop(chunk, (None, 0))
+            if name is not None:
+                with contextlib.suppress(OSError):
+                    (self.directory.path / name).unlink()
+                    self.budget.give_back(size_bytes)
+
+    def close(self) -> None:
+        """Close the journal."""
+        with self._lock:
+            journal, self._journal = self._journal, None
+            if journal is not None:
+                journal.close()
+
+    def _opened(self) -> Journal:
+        with self._lock:
+            if self._journal is None:
+                self.note()
+                self._journal = self.directory.journal()
+            return self._journal
 
 
 class _Hooks(NamedTuple):

@@ -151,18 +151,14 @@ class Session:
             "lasting": settings.trusts_targets or self._is_lasting,
         }
         self._costs = costs_of(settings.directory)
-        used_bytes = partial(_used_bytes, settings.directory)
-        self._budget = Budget(settings.limit_bytes, used_bytes, settings.directory, settings.spare_bytes)
+        count = partial(used_bytes, settings.directory)
+        self._budget = Budget(settings.limit_bytes, count, settings.directory, settings.spare_bytes)
         self._restore(verify=False)
 
     @property
     def identity(self) -> str:
         """The name of the computation in its directory."""
         return self._directory.identity
-
-    def used_bytes(self) -> int:
-        """Return the bytes of all computations in the directory."""
-        return _used_bytes(self.settings.directory)
 
     def _restore(self, verify: bool) -> None:
         trusts = self.settings.trusts_targets
@@ -272,7 +268,7 @@ def _name_of(graph: ChunkGraph) -> str:
     return ", ".join([name for name in layers if not name.startswith("finalize-")][:_SHOWN])[:200]
 
 
-def _used_bytes(directory: Path) -> int:
+def used_bytes(directory: Path) -> int:
     """Return the bytes of all computations in a directory."""
     return sum([computation.size_bytes() for computation in computations(directory)])
 

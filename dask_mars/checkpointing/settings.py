@@ -37,21 +37,8 @@ def configured(directory: str) -> CheckpointSettings:
     return CheckpointSettings(
         path,
         None if limit is None else config.parse_size(limit, "dask-mars.checkpoint.limit"),
-        parse_share(config.get("checkpoint.cost-share")),
+        float(config.get("checkpoint.cost-share")),
         age_s=None if age is None else float(parse_timedelta(age)),
         block=open_block(path),
         token=config.get("checkpoint.token"),
     )
-
-
-def parse_share(share: float) -> float:
-    """Return a share of the time as a number."""
-    try:
-        found = float(share)
-    except (TypeError, ValueError):
-        found = 0.0
-    if not found > 0:
-        raise ValueError(
-            f"dask-mars.checkpoint.cost-share is a share of the time, such as 0.05, and not {share!r}"
-        )
-    return found

@@ -19,7 +19,7 @@ from dask_mars.checkpointing.costs import Budget, costs_of
 from dask_mars.checkpointing.directory import ComputationDirectory, failed
 from dask_mars.checkpointing.facts import facts_of
 from dask_mars.checkpointing.saver import ChunkSaver
-from dask_mars.checkpointing.session import Session
+from dask_mars.checkpointing.session import Session, used_bytes
 from dask_mars.cluster.partition.subtasks import Subtask
 from dask_mars.cluster.planning import AgentInfo
 from dask_mars.graph.chunks import ChunkGraph
@@ -58,7 +58,7 @@ class ClusterSaving:
         self._session = session
         left = None
         if settings.limit_bytes is not None:
-            left = max(settings.limit_bytes - session.used_bytes(), 0) // hosts
+            left = max(settings.limit_bytes - used_bytes(settings.directory), 0) // hosts
         self._limit_bytes = left
         #: Number of each chunk in the session's graph, -1 for chunks that are not in it.
         self._numbers: list[int] = []

@@ -11,13 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from dask.utils import import_required
-
 from dask_mars import units
 from dask_mars.engine.listeners import EngineView, Listener, ListenerEvent, ProcessesMeasured, listeners
-from dask_mars.observe.recording import OUTCOMES
+from dask_mars.observe.recording import OUTCOMES, error_text
 from dask_mars.observe.trace_file import TraceFile
-from dask_mars.protocol.failures import FailureRecord
 from dask_mars.scheduler.events import (
     CLIENT,
     ChunkFailed,
@@ -38,6 +35,10 @@ from dask_mars.tables import Table, Tabular
 _COUNT_S = 0.001
 #: Shortest interval between two records of an engine's memory in use, in seconds.
 _MEMORY_S = 0.09
+#: Names of sums since a log was opened.
+_SUMS = ("chunks", "failed", "lost", "spills", "spilled_bytes")
+#: What the file says of workers, by event.
+_WORKERS = {WorkerStarted: "worker started", WorkerLost: "worker lost", WorkerRetired: "worker retired"}
 
 
 class EventLog(Tabular, Listener):
@@ -117,9 +118,8 @@ class EventLog(Tabular, Listener):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the sums so far."""
-        names = ("chunks", "failed", "lost", "spills", "spilled_bytes")
         state = {"path": str(self.path), "is_open": self._file is not None}
-        return {**state, **{name: getattr(self, name) for name in names}}
+        return {**state, **{name: getattr(self, name) for name in _SUMS}}
 
     def events(self) -> list[dict[str, Any]]:
         """Return the events of the file as trace viewers read them; the file may be incomplete.
@@ -134,16 +134,7 @@ class EventLog(Tabular, Listener):
         texts = [line.rstrip(",") for line in lines if line.startswith("{") and line.rstrip(",").endswith("}")]
         return [json.loads(text) for text in texts]
 
-    def to_pandas(self) -> Any:
-        """Return a `pandas.DataFrame` with a row for each event of the file.
-
-        Raises
-        ------
-        ImportError
-            pandas is not installed.
-        """
-        pandas = import_required("pandas", "to_pandas needs pandas: python -m pip install pandas")
-        return pandas.DataFrame(self.events())
+    records = events
 
     def tables(self) -> list[Table]:
         """Return its tables."""
@@ -161,14 +152,12 @@ class EventLog(Tabular, Listener):
         if write is not None:
             now_s = time.perf_counter()
             with self._lock:
-                if self._file is not None:
-                    write(self, self._file, engine, event, now_s)
-                    self._count(self._file, engine, now_s)
-
-    def _count(self, file: TraceFile, engine: EngineView, now_s: float) -> None:
-        if now_s - self._counted_s > _COUNT_S:
-            self._counted_s = now_s
-            file.note(file.counters, engine.number, now_s, engine.store())
+                file = self._file
+                if file is not None:
+                    write(self, file, engine, event, now_s)
+                    if now_s - self._counted_s > _COUNT_S:
+                        self._counted_s = now_s
+                        file.note(file.counters, engine.number, now_s, engine.store())
 
     def _pid(self, file: TraceFile, engine: EngineView, worker: int) -> int:
         """Return a worker's process, and name its row."""
@@ -182,8 +171,7 @@ class EventLog(Tabular, Listener):
         for worker in engine.pids():
             self._pid(file, engine, worker)
         self._open.add((engine.number, event.graph))
-        operands = sum(operand >= 0 for operand in event.plan.operand_of)
-        args = {"graph": event.graph, "chunks": operands}
+        args = {"graph": event.graph, "chunks": sum(operand >= 0 for operand in event.plan.operand_of)}
         file.note(file.instant, "graph submitted", engine.number, None, now_s, args)
 
     def _on_finished(self, file: TraceFile, engine: EngineView, event: ChunksFinished, now_s: float) -> None:
@@ -212,21 +200,19 @@ class EventLog(Tabular, Listener):
         args = _failure(engine, event.graph, event.chunk)
         file.note(file.instant, "chunk failed", engine.number, pid, now_s, args)
 
-    def _on_started(self, file: TraceFile, engine: EngineView, event: WorkerStarted, now_s: float) -> None:
-        pid = self._pid(file, engine, event.worker)
-        file.note(file.instant, "worker started", engine.number, pid, now_s, {"worker": event.worker})
-
-    def _on_lost(self, file: TraceFile, engine: EngineView, event: WorkerLost, now_s: float) -> None:
-        pid = self._pids.pop((engine.number, event.worker), None)
-        self.lost += 1
+    def _on_worker(
+        self, file: TraceFile, engine: EngineView, event: WorkerStarted | WorkerLost | WorkerRetired, now_s: float
+    ) -> None:
         args: dict[str, Any] = {"worker": event.worker}
-        if event.running is not None:
-            args |= _failure(engine, *event.running)
-        file.note(file.instant, "worker lost", engine.number, pid, now_s, args)
-
-    def _on_retired(self, file: TraceFile, engine: EngineView, event: WorkerRetired, now_s: float) -> None:
-        pid = self._pids.pop((engine.number, event.worker), None)
-        file.note(file.instant, "worker retired", engine.number, pid, now_s, {"worker": event.worker})
+        if isinstance(event, WorkerStarted):
+            pid: int | None = self._pid(file, engine, event.worker)
+        else:
+            pid = self._pids.pop((engine.number, event.worker), None)
+        if isinstance(event, WorkerLost):
+            self.lost += 1
+            if event.running is not None:
+                args |= _failure(engine, *event.running)
+        file.note(file.instant, _WORKERS[type(event)], engine.number, pid, now_s, args)
 
     def _on_spilled(self, file: TraceFile, engine: EngineView, event: ObjectSpilled, now_s: float) -> None:
         if event.ended_s:
@@ -267,9 +253,9 @@ class EventLog(Tabular, Listener):
         GraphSubmitted: _on_submitted,
         ChunksFinished: _on_finished,
         ChunkFailed: _on_failed,
-        WorkerStarted: _on_started,
-        WorkerLost: _on_lost,
-        WorkerRetired: _on_retired,
+        WorkerStarted: _on_worker,
+        WorkerLost: _on_worker,
+        WorkerRetired: _on_worker,
         ObjectSpilled: _on_spilled,
         ProcessesMeasured: _on_measured,
         FinishGraph: _on_end,
@@ -282,10 +268,8 @@ class EventLog(Tabular, Listener):
 def _failure(engine: EngineView, graph: int, chunk: int) -> dict[str, Any]:
     """Return the failed chunk, and its error."""
     run = engine.runs[graph]
-    error = run.errors.get(chunk)
-    described = error.summary if isinstance(error, FailureRecord) else f"{type(error).__name__}: {error}"
-    id = run.subtask_ids[chunk].hex()
-    return {"graph": graph, "id": id, "chunk": str(run.graph.keys[chunk]), "error": described}
+    id, error = run.subtask_ids[chunk].hex(), error_text(run.errors.get(chunk))
+    return {"graph": graph, "id": id, "chunk": str(run.graph.keys[chunk]), "error": error}
 
 
 _configured: dict[str, EventLog] = {}

@@ -11,8 +11,7 @@ from dask_mars import units
 from dask_mars.html import render
 from dask_mars.labels import label_of
 from dask_mars.observe.counts import LayerCounts
-from dask_mars.observe.display import HIGH, Display
-from dask_mars.observe.tally import Tally
+from dask_mars.observe.tally import HIGH, Display, Tally
 from dask_mars.tables import COLOURS, Bar, Table, named
 
 #: Interval between two updates, in seconds.

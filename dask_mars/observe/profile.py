@@ -58,15 +58,9 @@ class ComputationProfile(Tabular, dict[str, LayerProfile]):
         """Return plain dicts with the same content."""
         return {layer: dict(profile) for layer, profile in self.items()}
 
-    def to_pandas(self) -> Any:
-        """Return a `pandas.DataFrame` with a row for each layer.
-
-        Raises
-        ------
-        ImportError
-            pandas is not installed.
-        """
-        return _frame([{"layer": layer, "label": label_of(layer), **profile} for layer, profile in self.items()])
+    def records(self) -> list[dict[str, Any]]:
+        """Return the layers with their names and labels."""
+        return [{"layer": layer, "label": label_of(layer), **profile} for layer, profile in self.items()]
 
     def tables(self) -> list[Table]:
         """Return the table that shows it."""
@@ -93,21 +87,11 @@ class Profile(Tabular, dict[Hashable, ComputationProfile]):
         """Return plain dicts with the same content."""
         return {computation: profile.to_dict() for computation, profile in self.items()}
 
-    def to_pandas(self) -> Any:
-        """Return a `pandas.DataFrame` with a row for each layer of each computation.
-
-        Raises
-        ------
-        ImportError
-            pandas is not installed.
-        """
-        return _frame(
-            [
-                {"computation": computation, "layer": layer, "label": label_of(layer), **profile}
-                for computation, layers in self.items()
-                for layer, profile in layers.items()
-            ]
-        )
+    def records(self) -> list[dict[str, Any]]:
+        """Return the layers of all computations."""
+        return [
+            {"computation": computation, **row} for computation, layers in self.items() for row in layers.records()
+        ]
 
     def tables(self) -> list[Table]:
         """Return the tables that show it."""
@@ -141,10 +125,3 @@ def _row(name: str, profile: LayerProfile) -> tuple[str, ...]:
 def _sum(profiles: Iterable[LayerProfile]) -> LayerProfile:
     columns = [(profile.count, profile.total_s, profile.stored_bytes) for profile in profiles]
     return LayerProfile(*[sum(column) for column in zip(*columns, strict=True)])
-
-
-def _frame(rows: list[dict[str, Any]]) -> Any:
-    # Only `to_pandas` needs this import.
-    from dask.utils import import_required
-
-    return import_required("pandas", "to_pandas needs pandas: python -m pip install pandas").DataFrame(rows)

@@ -12,11 +12,10 @@ from dask.callbacks import Callback
 
 from dask_mars.engine.listeners import EngineView, Listener, ListenerEvent, ProcessesMeasured, listeners
 from dask_mars.graph.chunks import Key
-from dask_mars.observe.display import Display
 from dask_mars.observe.layers import LayerIndex
 from dask_mars.observe.notebook import NotebookDisplay, is_notebook
 from dask_mars.observe.recording import OUTCOMES
-from dask_mars.observe.tally import Tally
+from dask_mars.observe.tally import Display, Tally
 from dask_mars.scheduler.events import FailGraph, FinishGraph, GraphCancelled, GraphSubmitted
 
 if TYPE_CHECKING:

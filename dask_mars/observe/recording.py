@@ -33,6 +33,7 @@ from dask_mars.scheduler.events import (
     ObjectSpilled,
     WorkerLost,
 )
+from dask_mars.tables import cut
 
 #: Most batches of one computation before they become rows, happenings, and points of memory.
 _MOST_BATCHES, _MOST_HAPPENINGS, _MOST_POINTS = 10_000, 1_000, 20_000
@@ -282,7 +283,7 @@ class Recording(Listener):
         self._failed.add((engine.number, event.graph, event.chunk))
         if track is not None:
             track.failed[event.chunk] += 1
-        text = f"{_cut(str(run.graph.keys[event.chunk]))}: {error_text(run.errors.get(event.chunk))}"
+        text = f"{_cut(run.graph.keys[event.chunk])}: {_cut(error_text(run.errors.get(event.chunk)))}"
         self._note(Happening(now_s, "failure", text, event.graph, self._row(engine, event.worker)))
 
     def _on_lost(self, engine: EngineView, event: WorkerLost, now_s: float) -> None:
@@ -291,12 +292,12 @@ class Recording(Listener):
             graph, chunk = event.running
             self._failed.add((engine.number, graph, chunk))
             if graph in engine.runs:
-                text += f" while it ran {_cut(str(engine.runs[graph].graph.keys[chunk]))}"
+                text += f" while it ran {_cut(engine.runs[graph].graph.keys[chunk])}"
         self._note(Happening(now_s, "death", text, graph, self._row(engine, event.worker)))
 
     def _on_spilled(self, engine: EngineView, event: ObjectSpilled, now_s: float) -> None:
         if event.ended_s and event.written:
-            key = _cut(str(engine.key_of(event.object)))
+            key = _cut(engine.key_of(event.object))
             self.spills.append(SpillTimes(event.began_s, event.ended_s, event.size_bytes, event.object[0], key))
 
     def _on_end(self, engine: EngineView, event: FinishGraph | FailGraph | GraphCancelled, now_s: float) -> None:
@@ -360,8 +361,8 @@ def error_text(error: Any) -> str:
     """Return the text of a failed chunk's error."""
     if error is None:
         return "no error is known"
-    return _cut(error.summary if isinstance(error, FailureRecord) else f"{type(error).__name__}: {error}")
+    return error.summary if isinstance(error, FailureRecord) else f"{type(error).__name__}: {error}"
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _MESSAGE_CHARACTERS else f"{text[: _MESSAGE_CHARACTERS - 1]}…"
+def _cut(value: Any) -> str:
+    return cut(str(value), _MESSAGE_CHARACTERS)

@@ -1,7 +1,8 @@
-"""Progress of one displayed computation, counted on request, and texts about it."""
+"""Progress of displayed computations, counted on request, texts about it, and a display that a thread draws."""
 
 from __future__ import annotations
 
+import contextvars
 import threading
 import time
 from array import array
@@ -15,6 +16,8 @@ from dask_mars.engine.listeners import EngineView
 from dask_mars.observe.counts import LayerCounts, remaining_s
 from dask_mars.observe.layers import LayerIndex
 
+#: Fraction of the memory limit from which memory is highlighted.
+HIGH = 0.9
 #: Elapsed time before which no remaining time is estimated, in seconds.
 _SOON_S = 0.5
 #: Lifetime of a count, as a multiple of the time that counting took.
@@ -128,3 +131,39 @@ def _whole(name: str, layers: Sequence[LayerCounts]) -> LayerCounts:
     columns = np.array([layer[2:] for layer in layers] or [LayerCounts("", "")[2:]]).sum(axis=0)
     total, finished, running, failed, seconds, stored = columns.tolist()
     return LayerCounts(name, name, int(total), int(finished), int(running), int(failed), seconds, int(stored))
+
+
+class Display:
+    """Shows computations between start and stop."""
+
+    def __init__(self) -> None:
+        self.shown: list[Tally] = []
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the drawing thread."""
+        # Kernels of notebooks assign output to a cell by context variables of the cell's start.
+        run = contextvars.copy_context().run
+        name = "dask-mars-progress"
+        self._thread = threading.Thread(target=run, args=(self._draw_on,), name=name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Draw the final state."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+        self.draw(is_last=True)
+
+    def draw(self, is_last: bool) -> None:
+        """Draw the present state."""
+        raise NotImplementedError
+
+    def next_s(self) -> float:
+        """Return the time to the next drawing, in seconds."""
+        raise NotImplementedError
+
+    def _draw_on(self) -> None:
+        while not self._stopped.wait(self.next_s()):
+            self.draw(is_last=False)

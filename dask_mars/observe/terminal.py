@@ -15,9 +15,10 @@ from rich.text import Text
 
 from dask_mars.labels import label_of
 from dask_mars.observe.counts import LayerCounts
-from dask_mars.observe.display import HIGH, STYLES, Display
-from dask_mars.observe.tally import MemoryUse
+from dask_mars.observe.tally import HIGH, Display, MemoryUse
 
+#: Colours of computations by outcome.
+_STYLES = {"running": "cyan", "finished": "green", "failed": "red", "cancelled": "yellow"}
 #: Redraws of a terminal per second.
 _RENEWALS_PER_S = 10
 #: Time until the first line about a running computation in a file, doubled each time up to the second, in seconds.
@@ -49,7 +50,7 @@ class LinesDisplay(Display):
         now_s = time.monotonic()
         for tally in list(self.shown):
             if is_last or tally.ended_s is None:
-                self._console.print(Text(tally.line(now_s), style=STYLES[tally.outcome]), soft_wrap=True)
+                self._console.print(Text(tally.line(now_s), style=_STYLES[tally.outcome]), soft_wrap=True)
 
 
 class TerminalDisplay(Display):
@@ -81,7 +82,7 @@ class TerminalDisplay(Display):
         now_s = time.monotonic()
         parts: list[RenderableType] = []
         for tally in list(self.shown):
-            style = STYLES[tally.outcome]
+            style = _STYLES[tally.outcome]
             bars = Table.grid(padding=(0, 1))
             for layer in tally.rows(self._layers):
                 bars.add_row(*_cells(layer, style))

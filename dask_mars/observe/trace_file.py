@@ -1,4 +1,7 @@
-"""The file of an event log: its rows, and the thread that formats and writes events."""
+"""The file of an event log in Chrome's trace event format: its rows, and the thread that writes events.
+
+Input times are in seconds, output times in microseconds with three decimals, so that nested events stay nested.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
 from typing import Any
 
 from dask_mars.graph.chunks import Key, layer_of
-from dask_mars.graph.ids import SubtaskIds
+from dask_mars.graph.ids import SubtaskIds, decode_subtask_id
 from dask_mars.labels import worker_label
-from dask_mars.observe import trace
 from dask_mars.protocol.object_ref import ObjectRef, size_of
 from dask_mars.scheduler.events import CLIENT
 
@@ -109,7 +112,7 @@ class TraceFile:
         row = self._rows[pid,]
         for chunk, key, times_s, ref in zip(chunks, keys, times, refs, strict=True):
             size = None if ref is None else size_of(ref)
-            yield from trace.chunk_steps(layer_of(key), self.process, row, ids[chunk], str(key), size, times_s)
+            yield from _chunk_steps(layer_of(key), self.process, row, ids[chunk], str(key), size, times_s)
 
     def client_chunk(
         self, ids: SubtaskIds, chunk: int, key: Key, times_s: Times, size: int | None
@@ -120,7 +123,7 @@ class TraceFile:
         name = worker_label(CLIENT)
         row, naming = self._row(("user", lane), name if lane == 0 else f"{name}, {lane + 1}")
         yield from naming
-        yield from trace.chunk_steps(layer_of(key), self.process, row, ids[chunk], str(key), size, times_s)
+        yield from _chunk_steps(layer_of(key), self.process, row, ids[chunk], str(key), size, times_s)
 
     def instant(
         self, name: str, engine: int, pid: int | None, time_s: float, args: Mapping[str, Any]
@@ -175,3 +178,31 @@ class TraceFile:
 
 def _microseconds(time_s: float) -> float:
     return round(time_s * 1e6, 3)
+
+
+def _chunk_steps(
+    layer: str,
+    process: int,
+    row: int,
+    id: bytes,
+    chunk: str,
+    stored: int | None,
+    times_s: Times,
+) -> list[str]:
+    """Return the events of a chunk and its steps: loading, computing, sealing."""
+    graph = decode_subtask_id(id).graph
+    began, loaded, computed, ended = [round(time_s * 1e9) for time_s in times_s]
+    where = f'"pid": {process}, "tid": {row}'
+    size = "" if stored is None else f', "bytes": {stored}'
+    events = [
+        f'{{"ph": "X", "cat": "chunk", "name": {quoted(layer)}, {where}, "ts": {began / 1000:.3f}, '
+        f'"dur": {(ended - began) / 1000:.3f}, '
+        f'"args": {{"graph": {graph}, "id": "{id.hex()}", "chunk": {quoted(chunk)}{size}}}}}'
+    ]
+    for step, start, end in (("load", began, loaded), ("compute", loaded, computed), ("seal", computed, ended)):
+        if end > start:
+            events.append(
+                f'{{"ph": "X", "cat": "step", "name": "{step}", {where}, "ts": {start / 1000:.3f}, '
+                f'"dur": {(end - start) / 1000:.3f}}}'
+            )
+    return events

@@ -33,6 +33,9 @@ class Problem(Exception):
         self.detail = detail
         self.headers = headers or {}
 
+    def __str__(self) -> str:
+        return self.detail
+
 
 def problem(status: int, detail: str) -> Json:
     """Return the body of an answer of type ``application/problem+json``."""
@@ -136,47 +139,24 @@ def check_names(query: Mapping[str, Any], known: tuple[str, ...]) -> None:
         raise Problem(400, f"unknown parameter {unknown[0][:100]!r}; there are: {names}")
 
 
-@dataclass(frozen=True)
-class LongPoll:
-    """The condition that a request waits for."""
-
-    #: The revision that it knows; None if it does not wait.
-    after: int | None
-    wait_s: float
-
-    def is_answered_by(self, revision: int) -> bool:
-        """Return whether a waiting request should be answered at a revision."""
-        # One that is behind is of another time: of a server that has been started anew, say.
-        return self.after is None or revision != self.after
-
-
-def long_poll(query: Mapping[str, str]) -> LongPoll:
-    """Return what ``after`` and ``wait`` ask for."""
+def long_poll(query: Mapping[str, str]) -> tuple[int | None, float]:
+    """Return the revision that a request knows, None if it does not wait for another, and its longest wait."""
     after = _number(query, "after", int)
     wait = _number(query, "wait", float)
     if after is None and wait is not None:
         raise Problem(400, "'wait' needs 'after': the revision that is known already")
-    return LongPoll(after, min(wait or 0.0, LONGEST_WAIT_S))
+    return after, min(wait or 0.0, LONGEST_WAIT_S)
 
 
-@dataclass(frozen=True)
-class Listing:
+def listing(query: Mapping[str, str]) -> tuple[str | None, str | None, int]:
     """Return the requested selection of computations, as `Monitor.computations` takes it."""
-
-    state: str | None
-    before: str | None
-    limit: int
-
-
-def listing(query: Mapping[str, str]) -> Listing:
-    """Return what the parameters of a list ask for."""
     state = query.get("state")
     if state is not None and state not in STATES:
         raise Problem(400, f"'state' is one of {', '.join(STATES)}")
     limit = _number(query, "limit", int)
     if limit is not None and not 1 <= limit <= LARGEST_LIMIT:
         raise Problem(400, f"'limit' is from 1 to {LARGEST_LIMIT}")
-    return Listing(state, query.get("before"), limit or USUAL_LIMIT)
+    return state, query.get("before"), limit or USUAL_LIMIT
 
 
 def name_in(query: Mapping[str, str], of: str) -> str | None:

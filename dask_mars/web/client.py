@@ -16,16 +16,13 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from dask_mars import units
 from dask_mars.errors import Cancelled, ComputationFailed, ServiceError
 from dask_mars.web import wire
 from dask_mars.web.address import find
 from dask_mars.web.connection import Connection, Download
 from dask_mars.web.monitor import OVER, Json
-from dask_mars.web.pickles import pack, unpack
-from dask_mars.web.versions import versions
+from dask_mars.web.pickles import pack, read_frames, unpack
 
 #: Longest wait of one request for news, in seconds; the request is repeated.
 _WAIT_S = 20
@@ -136,7 +133,7 @@ class Service:
         frames = pack(value)
         chosen = {name: int(options[name]) for name in ("num_workers", "retries") if options.get(name) is not None}
         sizes = tuple(frame.nbytes for frame in frames)
-        header = wire.SubmissionHeader(kind, sizes, versions(), str(options.get("name") or ""), chosen)
+        header = wire.SubmissionHeader(kind, sizes, wire.versions(), str(options.get("name") or ""), chosen)
         self._connection.ask(
             "PUT", f"computations/{id}", [header.encode(), *frames], {"Content-Type": wire.MEDIA_TYPE}
         )
@@ -280,8 +277,8 @@ class RemoteComputation:
         if not self.wait(timeout):
             raise TimeoutError(f"computation {self.id} is not over after {timeout} s")
         try:
-            with self._connection.download(f"computations/{self.id}/result", wire.MEDIA_TYPE) as download:
-                return unpack(_frames(download))
+            with Download(self._connection, f"computations/{self.id}/result", wire.MEDIA_TYPE) as download:
+                return unpack(read_frames(download.readinto)[1])
         except ServiceError as error:
             reason = _reason(self.id, error)
         # Outside the except block, so that the exception keeps its own causes.
@@ -346,21 +343,6 @@ def _in_words(summary: Json) -> str:
     if chunks["total"]:
         words += f": {chunks['finished']:,} of {units.plural(chunks['total'], 'chunk')}"
     return words if failure is None else f"{words}; {failure['type']}: {failure['message'][:_MESSAGE_CHARACTERS]}"
-
-
-def _frames(download: Download) -> list[Any]:
-    """Read the frames of a result, each into memory of its own."""
-    prefix = bytearray(wire.PREFIX_BYTES)
-    download.readinto(prefix)
-    text = bytearray(wire.header_bytes(bytes(prefix)))
-    download.readinto(text)
-    frames = []
-    for size in wire.decode_header(bytes(text))["frames"]:
-        # Unlike a bytearray, NumPy's memory is not zeroed first.
-        frame = np.empty(size, np.uint8)
-        download.readinto(frame.data)
-        frames.append(frame.data)
-    return frames
 
 
 def _reason(id: str, refusal: ServiceError) -> BaseException:

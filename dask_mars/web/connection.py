@@ -177,10 +177,6 @@ class Connection:
 
         return self._patiently(attempt, patience_s)
 
-    def download(self, path: str, accept: str) -> Download:
-        """Return a download of an answer that may be large."""
-        return Download(self, path, accept)
-
 
 def _refusal(response: http.client.HTTPResponse, text: bytes) -> Exception:
     try:

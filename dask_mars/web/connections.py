@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import struct
@@ -129,9 +128,3 @@ def is_own_user(connected: socket.socket) -> bool:
     except OSError:
         return False
     return _UCRED.unpack(told)[1] in (os.geteuid(), _ROOT)
-
-
-def close_quietly(descriptor: int) -> None:
-    """Close a file descriptor, if it is open."""
-    with contextlib.suppress(OSError):
-        os.close(descriptor)

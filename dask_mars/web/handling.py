@@ -17,7 +17,7 @@ from tornado.web import HTTPError, RequestHandler, stream_request_body
 from dask_mars.web import api, pages
 from dask_mars.web.api import Problem
 from dask_mars.web.monitor import Json, Monitor
-from dask_mars.web.security import CONTENT_SECURITY_POLICY, Access, Refused, Security
+from dask_mars.web.security import CONTENT_SECURITY_POLICY, Access, Security
 from dask_mars.web.snapshots import Snapshots
 
 logger = logging.getLogger("dask_mars")
@@ -88,17 +88,14 @@ class Handler(RequestHandler):  # type: ignore[misc]
         request = self.request
         if not self.is_public:
             token = self.get_query_argument("token", None) if self.takes_query_token else None
-            try:
-                self.access = self.site.security.check(
-                    request.method,
-                    request.headers,
-                    {name: morsel.value for name, morsel in self.cookies.items()},
-                    query_token=token,
-                    from_own_user=is_from_own_user(self),
-                )
-            except Refused as refused:
-                headers = {"WWW-Authenticate": "Bearer"} if refused.status == 401 else {}
-                raise Problem(refused.status, refused.detail, headers) from None
+            self.access = self.site.security.check(
+                request.method,
+                request.headers,
+                {name: morsel.value for name, morsel in self.cookies.items()},
+                query_token=token,
+                # Only the server's own user can connect to a unix socket.
+                from_own_user=getattr(request.connection.context, "address_family", None) == socket.AF_UNIX,
+            )
         if sum(len(name) + len(value) for name, value in request.headers.get_all()) > LARGEST_HEADERS:
             raise Problem(431, f"the headers take more than {LARGEST_HEADERS} bytes")
         if len(request.uri) > LARGEST_HEADERS:
@@ -197,8 +194,3 @@ class Handler(RequestHandler):  # type: ignore[misc]
 
 def _is_own(handler: RequestHandler, method: str) -> bool:
     return getattr(type(handler), method, None) is not getattr(RequestHandler, method, None)
-
-
-def is_from_own_user(handler: RequestHandler) -> bool:
-    """Return whether a request came by a unix socket, to which only the server's own user can connect."""
-    return getattr(handler.request.connection.context, "address_family", None) == socket.AF_UNIX

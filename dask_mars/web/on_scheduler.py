@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from dask_mars import config
-from dask_mars.web.api_handlers import api_rules
+from dask_mars.web import handlers
 from dask_mars.web.handling import Handler, Rule, Site
 from dask_mars.web.monitor import Monitor
-from dask_mars.web.page_handlers import page_rules
 from dask_mars.web.security import Access, Security
 
 
@@ -48,4 +47,4 @@ def rules(monitor: Monitor, prefix: str, figures: Iterable[tuple[str, Callable[[
     site = Site(monitor, security)
     shared: dict[str, Any] = {"site": site}
     more: list[Rule] = [(f"{prefix}/{path}", _Figures, {**shared, "figures": told}) for path, told in figures]
-    return [(prefix, _Slash, shared), *more, *api_rules(site, prefix), *page_rules(site, prefix)]
+    return [(prefix, _Slash, shared), *more, *handlers.rules(site, prefix)]

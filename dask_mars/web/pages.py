@@ -18,14 +18,9 @@ _PAGE = Path(__file__).with_name("page")
 _KINDS = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
-    ".ico": "image/x-icon",
     ".js": "text/javascript; charset=utf-8",
-    ".json": "application/json",
-    ".mjs": "text/javascript; charset=utf-8",
-    ".png": "image/png",
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
-    ".woff2": "font/woff2",
 }
 
 #: Parts of the page by the name after ``#``, with their titles.

@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from dask.utils import SerializableLock
 
 from dask_mars.graph.callables import package_of
 from dask_mars.protocol import pickling
+from dask_mars.web import wire
 
 #: Smallest buffer that leaves the pickle, in bytes, and most such buffers: headers list them.
 _BUFFER_BYTES = 1 << 16
@@ -57,3 +59,17 @@ def pack(value: Any) -> list[memoryview]:
 def unpack(frames: Sequence[Any]) -> Any:
     """Return the packed value; it uses the memory of all frames but the first."""
     return pickle.loads(frames[0], buffers=frames[1:])
+
+
+def read_frames(fill: Callable[[Any], object]) -> tuple[dict[str, Any], list[Any]]:
+    """Return the header and the frames of a submission or a result, each in memory that `fill` fills."""
+    prefix = bytearray(wire.PREFIX_BYTES)
+    fill(prefix)
+    text = bytearray(wire.header_bytes(bytes(prefix)))
+    fill(text)
+    header = wire.decode_header(bytes(text))
+    # Unlike a bytearray, NumPy's memory is not zeroed first.
+    frames = [np.empty(size, np.uint8).data for size in header["frames"]]
+    for frame in frames:
+        fill(frame)
+    return header, frames

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from urllib.parse import urlsplit
 
+from dask_mars.web.api import Problem
+
 #: Size of a generated token, in bytes: 256 bits.
 TOKEN_BYTES = 32
 #: Smallest length of a token from the settings, in characters.
@@ -37,15 +39,6 @@ class Access(IntEnum):
     NONE = 0
     VIEW = 1
     FULL = 2
-
-
-class Refused(Exception):
-    """A refused request."""
-
-    def __init__(self, status: int, detail: str) -> None:
-        super().__init__(status, detail)
-        self.status = status
-        self.detail = detail
 
 
 @dataclass(frozen=True)
@@ -105,14 +98,15 @@ class Security:
         by_cookie = self.access_by(cookies.get(self.cookie))
         access = max(by_token, by_cookie, self.anyone)
         if access is Access.NONE:
+            text = "show a token: 'Authorization: Bearer ...', or ?token=... in a browser"
             if any(shown) or self.cookie in cookies:
-                raise Refused(401, "this token is not the server's; it may have been started anew since")
-            raise Refused(401, "show a token: 'Authorization: Bearer ...', or ?token=... in a browser")
+                text = "this token is not the server's; it may have been started anew since"
+            raise Problem(401, text, {"WWW-Authenticate": "Bearer"})
         if method not in SAFE_METHODS:
             if access is not Access.FULL:
-                raise Refused(403, "this token is for looking only")
+                raise Problem(403, "this token is for looking only")
             if by_token is not Access.FULL and headers.get(CUSTOM_HEADER) != "1":
-                raise Refused(403, f"with a cookie this needs the header '{CUSTOM_HEADER}: 1'")
+                raise Problem(403, f"with a cookie this needs the header '{CUSTOM_HEADER}: 1'")
         return access
 
     def _check_host(self, host: str) -> None:
@@ -120,12 +114,12 @@ class Security:
             return
         name = host_name(host)
         if name not in self.hosts:
-            raise Refused(403, f"this server is not called {name!r}; start it for a proxy")
+            raise Problem(403, f"this server is not called {name!r}; start it for a proxy")
 
     def _check_origin(self, headers: Mapping[str, str]) -> None:
         origin = headers.get("Origin")
         if origin is not None and self.checks_origin and origin.partition("://")[2] != headers.get("Host"):
-            raise Refused(403, f"requests of pages from {origin!r} are not answered")
+            raise Problem(403, f"requests of pages from {origin!r} are not answered")
 
 
 def bearer(authorization: str | None) -> str | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dask_mars import config
-from dask_mars.web.connections import BoundedServer, close_quietly
+from dask_mars.web.connections import BoundedServer
 from dask_mars.web.handlers import make_application
 from dask_mars.web.monitor import Monitor
 from dask_mars.web.security import LOCAL_NAMES, TOKEN_BYTES, Security
@@ -140,7 +140,8 @@ class Server:
         atexit.unregister(self.close)
         server = self._server
         for descriptor in [] if server is None else server.descriptors():
-            close_quietly(descriptor)
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
 
     def __enter__(self) -> Server:
         return self

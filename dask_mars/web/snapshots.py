@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from dask_mars.web.api import LongPoll, Problem
+from dask_mars.web.api import Problem
 from dask_mars.web.monitor import Json, Monitor
 
 #: Poll interval for news while a request waits, in seconds.
@@ -84,12 +84,13 @@ class Snapshots:
             self._kept.clear()
         self._wake()
 
-    async def poll(self, poll: LongPoll, name: str, *arguments: Any) -> Json:
+    async def poll(self, known: int | None, wait_s: float, name: str, *arguments: Any) -> Json:
         """Return a method's result once its revision differs from the known one, or at the end of the wait."""
-        deadline = time.monotonic() + poll.wait_s
+        # A revision that is behind is of another time: of a server that has been started anew, say.
+        deadline = time.monotonic() + wait_s
         kept = self._asked((name, *arguments))
         answer: Json = await _soon(kept)
-        if poll.is_answered_by(answer["revision"]) or not poll.wait_s:
+        if answer["revision"] != known or not wait_s:
             return answer
         if self._waiting >= MOST_WAITING:
             raise Problem(503, "too many requests wait for news", {"Retry-After": "1"})
@@ -97,7 +98,7 @@ class Snapshots:
         try:
             if self._looking is None:
                 self._looking = asyncio.ensure_future(self._look())
-            while not poll.is_answered_by(answer["revision"]):
+            while answer["revision"] == known:
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
                     break

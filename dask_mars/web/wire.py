@@ -8,11 +8,17 @@ facts for the front of a service, which never unpickles.
 from __future__ import annotations
 
 import json
+import platform
 import reprlib
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import dask
+
+from dask_mars.version import __version__
+from dask_mars.web.api import Problem
 
 #: First bytes of submissions and results; another format gets another mark.
 MARK = b"DMW1"
@@ -34,18 +40,6 @@ _QUOTES = "'\""
 #: Shortens refused values in messages.
 _brief = reprlib.Repr()
 _brief.maxstring = _brief.maxother = 60
-
-
-class BadBody(ValueError):
-    """A body that a service refuses."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(status, message)
-        self.status = status
-        self.message = message
-
-    def __str__(self) -> str:
-        return self.message
 
 
 @dataclass(frozen=True)
@@ -74,12 +68,12 @@ def encode_header(header: Mapping[str, Any]) -> bytes:
 def header_bytes(prefix: bytes) -> int:
     """Return the length of the header after the first `PREFIX_BYTES`."""
     if len(prefix) < PREFIX_BYTES:
-        raise BadBody(400, "the body ends before its header")
+        raise Problem(400, "the body ends before its header")
     mark, length = _PREFIX.unpack_from(prefix)
     if mark != MARK:
-        raise BadBody(400, f"the body begins with {mark!r} rather than {MARK!r}: it is not for this service")
+        raise Problem(400, f"the body begins with {mark!r} rather than {MARK!r}: it is not for this service")
     if length > HEADER_LIMIT_BYTES:
-        raise BadBody(400, f"a header of {length:,} bytes is too long")
+        raise Problem(400, f"a header of {length:,} bytes is too long")
     return int(length)
 
 
@@ -88,14 +82,14 @@ def decode_header(text: bytes) -> dict[str, Any]:
     try:
         header = json.loads(text)
     except ValueError as error:
-        raise BadBody(400, f"the body's header is not JSON: {error}") from None
+        raise Problem(400, f"the body's header is not JSON: {error}") from None
     except RecursionError:
-        raise BadBody(400, "the body's header is nested too deeply") from None
+        raise Problem(400, "the body's header is nested too deeply") from None
     if not isinstance(header, dict):
-        raise BadBody(400, "the body's header is not a JSON object")
+        raise Problem(400, "the body's header is not a JSON object")
     frames = header.get("frames")
     if not isinstance(frames, list) or not frames or not all(map(_is_size, frames)):
-        raise BadBody(400, "the body's header gives no sizes of frames")
+        raise Problem(400, "the body's header gives no sizes of frames")
     return header
 
 
@@ -116,30 +110,30 @@ def decode_submission(text: bytes, versions: Mapping[str, str], size_bytes: int)
     header = decode_header(text)
     kind, name, options = header.get("kind"), header.get("name", ""), header.get("options", {})
     if kind not in KINDS:
-        raise BadBody(400, f"the body is to be of the kind {' or '.join(KINDS)}, not {_brief.repr(kind)}")
+        raise Problem(400, f"the body is to be of the kind {' or '.join(KINDS)}, not {_brief.repr(kind)}")
     # JSON may contain unpaired surrogates, which no database and no other encoding accepts.
     if not isinstance(name, str) or len(name) > _NAME_LIMIT or not _is_text(name):
-        raise BadBody(400, f"a name is text of at most {_NAME_LIMIT} characters")
+        raise Problem(400, f"a name is text of at most {_NAME_LIMIT} characters")
     if not isinstance(options, dict) or not set(options) <= set(_OPTIONS):
-        raise BadBody(400, f"the options are {' and '.join(_OPTIONS)}, not {_brief.repr(options)}")
+        raise Problem(400, f"the options are {' and '.join(_OPTIONS)}, not {_brief.repr(options)}")
     if not all(type(value) is int and value >= 0 for value in options.values()):
-        raise BadBody(400, f"options are whole numbers, not {_brief.repr(options)}")
+        raise Problem(400, f"options are whole numbers, not {_brief.repr(options)}")
     if size_bytes != (expected := PREFIX_BYTES + len(text) + sum(header["frames"])):
-        raise BadBody(400, f"the body has {size_bytes:,} bytes, and {expected:,} by its header")
+        raise Problem(400, f"the body has {size_bytes:,} bytes, and {expected:,} by its header")
     _check_versions(header.get("versions"), versions)
     return SubmissionHeader(kind, tuple(header["frames"]), dict(versions), name, dict(options))
 
 
 def _check_versions(given: Any, versions: Mapping[str, str]) -> None:
     if not isinstance(given, dict):
-        raise BadBody(400, "the body's header gives no versions")
+        raise Problem(400, "the body's header gives no versions")
     others = [
         f"{name} {_brief.repr(given.get(name)).strip(_QUOTES)} (here {version})"
         for name, version in versions.items()
         if given.get(name) != version
     ]
     if others:
-        raise BadBody(409, f"the service has other versions than what was submitted: {', '.join(others)}")
+        raise Problem(409, f"the service has other versions than what was submitted: {', '.join(others)}")
 
 
 def offsets(header_size_bytes: int, frames: Iterable[int]) -> list[int]:
@@ -151,16 +145,8 @@ def offsets(header_size_bytes: int, frames: Iterable[int]) -> list[int]:
     return found
 
 
-@dataclass(frozen=True)
-class ByteRange:
-    """A part of a body: from `start` up to, and without, `stop`."""
-
-    start: int
-    stop: int
-
-
-def parse_range(text: str | None, size_bytes: int) -> ByteRange | None:
-    """Return the part of a body that a ``Range`` header requests, None for the whole body."""
+def parse_range(text: str | None, size_bytes: int) -> tuple[int, int] | None:
+    """Return start and stop of the part of a body that a ``Range`` header requests, None for the whole body."""
     # Several ranges, other units and invalid headers are ignored, as RFC 9110 requires.
     unit, _, given = (text or "").partition("=")
     first, dash, last = given.strip().partition("-")
@@ -174,8 +160,9 @@ def parse_range(text: str | None, size_bytes: int) -> ByteRange | None:
         if last and int(last) < start:
             return None
     if start >= size_bytes or start >= stop:
-        raise BadBody(416, f"there is no byte {start:,} in {size_bytes:,}")
-    return ByteRange(start, stop)
+        headers = {"Content-Range": f"bytes */{size_bytes}"}
+        raise Problem(416, f"there is no byte {start:,} in {size_bytes:,}", headers)
+    return start, stop
 
 
 def accepted(accept: str | None, offered: Sequence[str]) -> str | None:
@@ -207,3 +194,9 @@ def _quality(parameters: Iterable[str]) -> float:
             except ValueError:
                 return 0.0
     return 1.0
+
+
+def versions() -> dict[str, str]:
+    """Return the versions by package that must be equal in the processes that pickle and unpickle."""
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"dask_mars": __version__, "dask": dask.__version__, "python": python}

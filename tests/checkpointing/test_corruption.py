@@ -20,6 +20,8 @@ from dask_mars.errors import SavedChunkLost
 from dask_mars.graph.chunks import DATA, ChunkGraph
 from tests.checkpointing.test_checkpoint import ALL, blocks, interrupted
 
+#: Whether to search for minutes.
+LONG = "LONG" in os.environ
 Files = dict[str, bytes]
 Saved = tuple[ChunkGraph, str, Files, Files]
 
@@ -91,11 +93,11 @@ def saved(
     monkeypatch.setattr(session, "restore", watched)
     found: list[Files] = []
     for where, after in ((folder, 5), (folder / "other", 4)):
-        x = blocks(where, 50, 8)
+        x = blocks(where, 100, 8)
 
         def compute(x: Any = x, where: Path = where) -> None:
             with dask_mars.checkpoint(tmp_path / "saved" / where.name, cost_share=ALL):
-                (x * 2).sum(axis=1).rechunk(30).map_blocks(np.cos, dtype=float).compute(scheduler=runtime.get)
+                (x * 2).rechunk((150, 100)).map_blocks(np.cos, dtype=float).compute(scheduler=runtime.get)
 
         interrupted(compute, where, after)
         (each,) = dask_mars.checkpoints(tmp_path / "saved" / where.name)
@@ -129,38 +131,30 @@ def result(graph: ChunkGraph, directory: ComputationDirectory) -> list[Any]:
             verify = True
 
 
-def corrupted_many_times(saved: Saved, root: Path, times: int, seed: int) -> None:
+@pytest.mark.timeout(900)
+def test_no_corruption_gives_a_wrong_result(saved: Any, tmp_path: Path) -> None:
     graph, identity, files, others = saved
-    (root.parent / "folder" / "stop").unlink()
+    root = tmp_path / "corrupt"
+    (tmp_path / "folder" / "stop").unlink()
     expected = evaluated(graph)
-    chance = random.Random(seed)
+    chance = random.Random(1)
     directory = ComputationDirectory(root, identity)
     write_files(directory.path, files)
     whole = session.restore(graph, directory)
+    assert whole.existing
     assert len(whole.graph) < len(graph)
     np.testing.assert_array_equal(evaluated(whole.graph), expected)
-    for _ in range(times):
+    for _ in range(10_000 if LONG else 100):
         write_files(directory.path, corrupt(files, others, chance))
         np.testing.assert_array_equal(result(graph, directory), expected)
 
 
-def test_no_corruption_gives_a_wrong_result(saved: Any, tmp_path: Path) -> None:
-    corrupted_many_times(saved, tmp_path / "corrupt", 100, 1)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif("LONG" not in os.environ, reason="takes minutes: LONG=1 runs it")
-@pytest.mark.timeout(900)
-def test_ten_thousand_corruptions_give_no_wrong_result(saved: Any, tmp_path: Path) -> None:
-    corrupted_many_times(saved, tmp_path / "corrupt", 10_000, 2)
-
-
-def whole_way(runtime: Runtime, tmp_path: Path, times: int, seed: int) -> None:
+def test_computations_end_well_whatever_has_become_of_files(runtime: Runtime, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     x = blocks(folder, 100, 8)
     expected = (x * 2).compute(scheduler="sync")
-    chance = random.Random(seed)
+    chance = random.Random(3)
 
     def compute() -> Any:
         with dask_mars.checkpoint(tmp_path / "saved", cost_share=ALL):
@@ -169,40 +163,14 @@ def whole_way(runtime: Runtime, tmp_path: Path, times: int, seed: int) -> None:
     interrupted(compute, folder, 13)
     (each,) = dask_mars.checkpoints(tmp_path / "saved")
     files = read_files(each.path)
-    assert any(name.endswith(".chunk") for name in files)
-    for _ in range(times):
+    (flipped_file, *_) = [name for name in files if name.endswith(".chunk")]
+    write_files(each.path, {**files, flipped_file: flipped(files[flipped_file], random.Random(5))})
+    with pytest.warns(RuntimeWarning, match="cannot be read: its checksum is .* computed again"):
+        np.testing.assert_array_equal(compute(), expected)
+    assert list((tmp_path / "saved").iterdir()) == []
+    for _ in range(100 if LONG else 10):
         write_files(each.path, corrupt(files, files, chance))
         with warnings.catch_warnings():
             # That something is computed again is said.
             warnings.simplefilter("ignore", RuntimeWarning)
             np.testing.assert_array_equal(compute(), expected)
-
-
-def test_computations_end_well_whatever_has_become_of_files(runtime: Runtime, tmp_path: Path) -> None:
-    whole_way(runtime, tmp_path, 10, 3)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif("LONG" not in os.environ, reason="takes minutes: LONG=1 runs it")
-def test_many_computations_end_well_whatever_has_become_of_files(runtime: Runtime, tmp_path: Path) -> None:
-    whole_way(runtime, tmp_path, 100, 4)
-
-
-def test_a_file_that_is_flipped_is_said_and_computed_again(runtime: Runtime, tmp_path: Path) -> None:
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    x = blocks(folder, 100, 4)
-
-    def compute() -> Any:
-        with dask_mars.checkpoint(tmp_path / "saved", cost_share=ALL):
-            return x.compute(scheduler=runtime.get)
-
-    # Two workers have one more in hand at most when the last one begins.
-    interrupted(compute, folder, 2)
-    (each,) = dask_mars.checkpoints(tmp_path / "saved")
-    for path in each.path.glob("*.chunk"):
-        path.write_bytes(flipped(path.read_bytes(), random.Random(5)))
-    with pytest.warns(RuntimeWarning, match="cannot be read: its checksum is .* computed again"):
-        found = compute()
-    np.testing.assert_array_equal(found, x.compute(scheduler="sync"))
-    assert list((tmp_path / "saved").iterdir()) == []

@@ -22,7 +22,7 @@ from dask_mars.checkpointing.directory import ComputationDirectory
 from dask_mars.checkpointing.expiry import FRESH_S, Unused, expired, tidy
 from dask_mars.checkpointing.journal import Begun, Saved
 from dask_mars.protocol.object_ref import PICKLE
-from tests.checkpointing.test_checkpoint import ALL, Stopped, blocks, interrupted, stop_after
+from tests.checkpointing.test_checkpoint import ALL, Stopped, blocks, stop_after
 from tests.conftest import eventually
 
 DAY_S = 86_400.0
@@ -34,7 +34,7 @@ def unused(
     return Unused(id, days * DAY_S, size_bytes, can_be_found, is_empty)
 
 
-def test_what_is_old_or_of_no_use_goes() -> None:
+def test_which_go() -> None:
     there = [
         unused("old", 31),
         unused("young", 29),
@@ -44,13 +44,10 @@ def test_what_is_old_or_of_no_use_goes() -> None:
     ]
     assert expired(there, 30 * DAY_S, 0) == ["old", "empty", "random"]
     assert expired(there, None, 0) == ["empty", "random"]
-
-
-def test_for_want_of_room_the_oldest_go_first_and_what_is_fresh_stays() -> None:
+    # For want of room the oldest go first, and what is fresh stays.
     there = [unused(str(days), days) for days in (5, 0.9, 3, 4, 0)]
-    assert expired(there, None, 1) == ["5"]
-    assert expired(there, None, 11) == ["5", "4"]
-    assert expired(there, None, 10**9) == ["5", "4", "3"]
+    for surplus_bytes, gone in ((1, ["5"]), (11, ["5", "4"]), (10**9, ["5", "4", "3"])):
+        assert expired(there, None, surplus_bytes) == gone
 
 
 @given(
@@ -197,11 +194,3 @@ def test_a_disk_without_room_for_a_line_is_no_other_process(
     with ComputationDirectory(tmp_path, "0" * 32) as directory:
         directory.acquire(0.0)
         assert directory.is_in_use()
-
-
-def test_what_is_saved_of_one_that_fails_stays(runtime: Runtime, tmp_path: Path) -> None:
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    with dask_mars.checkpoint(tmp_path / "saved", cost_share=ALL):
-        interrupted(lambda: blocks(folder).sum().compute(scheduler=runtime.get), folder, 5)
-    assert [each.chunks > 0 for each in dask_mars.checkpoints(tmp_path / "saved")] == [True]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -20,7 +21,8 @@ from dask.cache import Cache
 from dask.callbacks import Callback
 from dask.diagnostics import CacheProfiler, Profiler, ProgressBar, ResourceProfiler
 
-from tests.tasks import large_array, noted, notes
+from dask_mars.optimize import prepare
+from tests.tasks import die_first, fail_first, large_array, noted, notes
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -66,16 +68,16 @@ class Recorder(Callback):
         self.states.append({name: len(state[name]) for name in ("ready", "waiting", "running") if name in state})
 
 
-GRAPHS: dict[str, tuple[Any, Any]] = {
-    "values only": ({"a": 1, "b": 2}, ["a", "b"]),
-    "chain": ({"a": 1, "b": (add, "a", 1), "c": (add, "b", 1)}, "c"),
-    "alias": ({"a": (add, 1, 1), "b": "a", "c": (add, "b", 1)}, ["b", "c"]),
-    "tree": (
+GRAPHS: list[tuple[Any, Any]] = [
+    ({"a": 1, "b": 2}, ["a", "b"]),
+    ({"a": 1, "b": (add, "a", 1), "c": (add, "b", 1)}, "c"),
+    ({"a": (add, 1, 1), "b": "a", "c": (add, "b", 1)}, ["b", "c"]),
+    (
         {**{("leaf", n): (add, n, 1) for n in range(20)}, "sum": (sum, [("leaf", n) for n in range(20)])},
         "sum",
     ),
-    "not everything": ({"a": (add, 1, 1), "b": (add, "a", 1), "c": (add, 2, 2)}, "b"),
-}
+    ({"a": (add, 1, 1), "b": (add, "a", 1), "c": (add, 2, 2)}, "b"),
+]
 
 
 def recorded(get: Get, graph: Any, keys: Any) -> Recorder:
@@ -84,15 +86,14 @@ def recorded(get: Get, graph: Any, keys: Any) -> Recorder:
     return recorder
 
 
-@pytest.mark.parametrize("name", GRAPHS)
-def test_hooks_are_called_as_under_threads(name: str, get: Get) -> None:
-    graph, keys = GRAPHS[name]
-    ours, theirs = recorded(get, graph, keys), recorded(dask.threaded.get, graph, keys)
-    assert Counter(ours.calls) == Counter(theirs.calls)
-    assert [call[0] for call in ours.calls[:2]] == [call[0] for call in theirs.calls[:2]]
-    assert ours.calls[-1] == theirs.calls[-1] == ("finish", False)
-    assert ours.values == theirs.values
-    assert ours.states == theirs.states
+def test_hooks_are_called_as_under_threads(get: Get) -> None:
+    for graph, keys in GRAPHS:
+        ours, theirs = recorded(get, graph, keys), recorded(dask.threaded.get, graph, keys)
+        assert Counter(ours.calls) == Counter(theirs.calls)
+        assert [call[0] for call in ours.calls[:2]] == [call[0] for call in theirs.calls[:2]]
+        assert ours.calls[-1] == theirs.calls[-1] == ("finish", False)
+        assert ours.values == theirs.values
+        assert ours.states == theirs.states
 
 
 def test_hooks_of_collections(get: Get) -> None:
@@ -113,19 +114,15 @@ def test_hooks_of_collections(get: Get) -> None:
     assert stable(ours) == stable(theirs)
 
 
-def test_values_are_right_and_their_own_memory(get: Get) -> None:
-    graph = {"a": (large_array, 1, 3.0), "b": (np.sum, "a")}
-    recorder = recorded(get, graph, "b")
+def test_values_have_their_own_memory_and_workers_are_told_apart(get: Get) -> None:
+    graph = {"a": (large_array, 1, 3.0), "b": (np.sum, "a"), "pid": (os.getpid,)}
+    recorder = recorded(get, graph, ["b", "pid"])
     recorder.values["a"][:] = 0
     assert recorder.values["b"] == 3 << 17
+    assert recorder.values["pid"] in recorder.workers
 
 
-def test_workers_are_told_apart(get: Get) -> None:
-    recorder = recorded(get, {"a": (os.getpid,), "b": (abs, "a")}, "b")
-    assert recorder.workers == {recorder.values["a"]}
-
-
-def test_hooks_given_as_functions_or_in_the_call(get: Get) -> None:
+def test_callbacks_as_functions_in_the_call_and_registered(get: Get) -> None:
     seen: list[Any] = []
     with Callback(pretask=lambda key, dsk, state: seen.append(key)):
         get({"a": (abs, -1)}, "a")
@@ -133,9 +130,6 @@ def test_hooks_given_as_functions_or_in_the_call(get: Get) -> None:
     callback = Callback(posttask=lambda key, value, dsk, state, worker: seen.append(value))
     assert dask.delayed(abs)(-5).compute(scheduler=get, callbacks=[callback._callback]) == 5
     assert seen == ["a", 5]
-
-
-def test_registered_callbacks(get: Get) -> None:
     recorder = Recorder()
     recorder.register()
     try:
@@ -146,25 +140,22 @@ def test_registered_callbacks(get: Get) -> None:
     assert [call[0] for call in recorder.calls] == ["start", "start_state", "pretask", "posttask", "finish"]
 
 
-@pytest.mark.parametrize("pickles", [True, False])
-def test_errors_are_told(pickles: bool, get: Get) -> None:
-    import threading
-
+def test_errors_are_told(get: Get) -> None:
     def fail(*_: Any) -> None:
         raise ZeroDivisionError
 
-    graph = {"a": (abs, -1), "b": (fail, "a") if pickles else (fail, "a", threading.Lock())}
-    with pytest.raises(ZeroDivisionError), Recorder() as recorder:
-        get(graph, "b")
-    assert recorder.calls[-1] == ("finish", True)
-    assert ("posttask", "b") not in recorder.calls
+    # The second runs in the user's process.
+    for task in ((fail, "a"), (fail, "a", threading.Lock())):
+        with pytest.raises(ZeroDivisionError), Recorder() as recorder:
+            get({"a": (abs, -1), "b": task}, "b")
+        assert recorder.calls[-1] == ("finish", True)
+        assert ("posttask", "b") not in recorder.calls
     with pytest.raises(KeyError), Recorder() as recorder:
-        get(graph, "c")
+        get({"a": (abs, -1)}, "c")
     assert recorder.calls[-1] == ("finish", True)
 
 
-@pytest.mark.parametrize("hook", ["start", "start_state", "pretask", "posttask", "finish"])
-def test_callbacks_that_raise(hook: str, get: Get) -> None:
+def test_callbacks_that_raise(get: Get) -> None:
     class OurError(Exception):
         pass
 
@@ -172,13 +163,14 @@ def test_callbacks_that_raise(hook: str, get: Get) -> None:
         raise OurError
 
     graph = {("a", number): (time.sleep, 0.001) for number in range(50)}
-    finished: list[bool] = []
-    other = Callback(finish=lambda dsk, state, failed: finished.append(failed))
-    with other, Callback(**{hook: fail}), pytest.raises(OurError):
-        get(graph, list(graph))
-    if hook in ("start_state", "pretask", "posttask"):
-        assert finished == [True]
-    assert get({"a": (abs, -1)}, "a") == 1
+    for hook in ("start", "start_state", "pretask", "posttask", "finish"):
+        finished: list[bool] = []
+        other = Callback(finish=lambda dsk, state, failed, finished=finished: finished.append(failed))
+        with other, Callback(**{hook: fail}), pytest.raises(OurError):
+            get(graph, list(graph))
+        if hook in ("start_state", "pretask", "posttask"):
+            assert finished == [True]
+        assert get({"a": (abs, -1)}, "a") == 1
 
 
 def test_inner_computations_are_nobody_elses_business(get: Get) -> None:
@@ -191,26 +183,13 @@ def test_inner_computations_are_nobody_elses_business(get: Get) -> None:
     assert [call[0] for call in recorder.calls].count("start") == 1
 
 
-def test_retried_tasks(tmp_path: Path, get: Get) -> None:
-    from tests.tasks import fail_first
-
+def test_tasks_that_fail_or_die_once_and_those_of_the_users_process(tmp_path: Path, get: Get) -> None:
     with Recorder() as recorder:
         assert get({"a": (fail_first, tmp_path / "calls", 1, 3)}, "a", retries=1) == 3
     assert [call[0] for call in recorder.calls] == ["start", "start_state", "pretask", "posttask", "finish"]
-    assert recorder.calls[-1] == ("finish", False)
-
-
-def test_tasks_of_workers_that_die(tmp_path: Path, get: Get) -> None:
-    from tests.tasks import die_first
-
     graph = {"a": (die_first, tmp_path / "deaths", 1, 3), "b": (add, "a", 1)}
-    with Recorder() as recorder:
-        assert get(graph, "b") == 4
-    assert Counter(recorder.calls) == Counter(recorded(dask.threaded.get, graph, "b").calls)
-
-
-def test_tasks_in_the_users_process(get: Get) -> None:
-    import threading
+    ours = recorded(get, graph, "b")
+    assert Counter(ours.calls) == Counter(recorded(dask.threaded.get, graph, "b").calls)
 
     def work(lock: Any, value: int) -> int:
         return value
@@ -218,10 +197,9 @@ def test_tasks_in_the_users_process(get: Get) -> None:
     lock = threading.Lock()
     graph = {("a", number): (work, lock, number) for number in range(5)}
     graph["sum"] = (sum, list(graph))
-    with Recorder() as recorder:
-        assert get(graph, "sum") == 10
-    assert Counter(recorder.calls) == Counter(recorded(dask.threaded.get, graph, "sum").calls)
-    assert {recorder.values["a", number] for number in range(5)} == set(range(5))
+    ours = recorded(get, graph, "sum")
+    assert Counter(ours.calls) == Counter(recorded(dask.threaded.get, graph, "sum").calls)
+    assert {ours.values["a", number] for number in range(5)} == set(range(5))
 
 
 # -- what Dask brings along -----------------------------------------------------------------------------------
@@ -236,27 +214,16 @@ def test_progress_bar(get: Get) -> None:
     assert shares[-1] == 100
     assert shares == sorted(shares)
     assert len(set(shares)) > 2
-
-
-def test_progress_bar_of_a_failure(get: Get) -> None:
-    def fail() -> None:
-        raise LookupError
-
-    out = io.StringIO()
-    with ProgressBar(out=out), pytest.raises(LookupError):
-        dask.compute(dask.delayed(fail)(), dask.delayed(time.sleep)(0.01), scheduler=get)
-    assert "100%" not in out.getvalue()
-
-
-def test_progress_bar_of_collections(get: Get) -> None:
     array = da.ones((300, 300), chunks=100).rechunk(150)
-    for compute in (array.sum().compute, array.persist, array.compute):
+    for compute in (array.sum().compute, array.persist, lambda scheduler: scheduler({"a": 1}, "a")):
         out = io.StringIO()
         with ProgressBar(out=out):
             compute(scheduler=get)
-        assert (
-            out.getvalue().rstrip().split("\r")[-1].startswith("[########################################] | 100%")
-        )
+        assert out.getvalue().rstrip().split("\r")[-1].startswith(f"[{'#' * 40}] | 100%")
+    out = io.StringIO()
+    with ProgressBar(out=out), pytest.raises(ZeroDivisionError):
+        dask.compute(dask.delayed(divmod)(1, 0), dask.delayed(time.sleep)(0.01), scheduler=get)
+    assert "100%" not in out.getvalue()
 
 
 class Loud(ProgressBar):
@@ -271,40 +238,29 @@ class Bare(ProgressBar):
     """A bar that may look at the state whenever it is drawn."""
 
 
-def graphs_converted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Note how many tasks Dask has made, each time a graph is converted."""
-    from dask_mars.optimize import prepare
-
+def test_bars_that_only_count_have_no_tasks_made(get: Get, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-
-    def convert(dsk: Any, *rest: Any, **options: Any) -> Any:
-        made.append(len(dsk))
-        return original(dsk, *rest, **options)
-
     original = prepare.convert
-    monkeypatch.setattr(prepare, "convert", convert)
-    return made
-
-
-@pytest.mark.parametrize("bar", [ProgressBar, Loud, Bare])
-def test_bars_that_only_count_have_no_tasks_made(bar: Any, get: Get, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = graphs_converted(monkeypatch)
+    monkeypatch.setattr(
+        prepare, "convert", lambda dsk, *rest, **options: made.append(len(dsk)) or original(dsk, *rest, **options)
+    )
     array = (da.ones(1000, chunks=5) * 2 + 1).sum(split_every=400)
-    out = io.StringIO()
-    with bar(out=out):
-        assert array.compute(scheduler=get) == 3000
-    assert "| 100% Completed" in out.getvalue()
-    assert len(made) == 1
-    assert (made[0] < 10) is (bar is ProgressBar)
-
-
-def test_bar_beside_a_callback_that_looks_at_tasks(get: Get, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = graphs_converted(monkeypatch)
-    out = io.StringIO()
-    with ProgressBar(out=out), Recorder() as recorder:
+    for bar in (ProgressBar, Loud, Bare):
+        made.clear()
+        out = io.StringIO()
+        with bar(out=out):
+            assert array.compute(scheduler=get) == 3000
+        assert "| 100% Completed" in out.getvalue()
+        assert len(made) == 1
+        assert (made[0] < 10) is (bar is ProgressBar)
+    # Beside a callback that looks at tasks.
+    made.clear()
+    with ProgressBar(out=out), Profiler() as profiler, Recorder() as recorder:
         assert da.ones(1000, chunks=5).sum().compute(scheduler=get) == 1000
     assert made[0] > 200
     assert len(recorder.values) == made[0]
+    keys = {key for kind, key, *_ in recorder.calls if kind == "posttask"}
+    assert {result.key for result in profiler.results} == keys
 
 
 class Watched(io.StringIO):
@@ -344,20 +300,14 @@ def test_counts_of_a_bar(make: Any, get: Get) -> None:
     assert [len(state[name]) for name in ("ready", "waiting", "running", "finished")] == [0, 0, 0, total]
 
 
-def test_bar_of_values_that_are_known(get: Get) -> None:
-    out = io.StringIO()
-    with ProgressBar(out=out):
-        assert get({"a": 1}, "a") == 1
-    assert "100%" in out.getvalue()
-
-
-def test_counts_of_tqdm(get: Get) -> None:
+def test_tqdm(get: Get) -> None:
     tqdm_dask = pytest.importorskip("tqdm.dask")
     out = io.StringIO()
     with tqdm_dask.TqdmCallback(file=out) as callback:
         (da.ones(1000, chunks=5) + 1).sum(split_every=400).compute(scheduler=get)
     # Each block with its part of the sum, then the sum of the parts, and its way into the user's hands.
     assert callback.pbar.n == callback.pbar.total == 202
+    assert "100%" in out.getvalue()
 
 
 def test_profiler(get: Get) -> None:
@@ -412,22 +362,3 @@ def test_cache_of_arrays(get: Get) -> None:
         assert held
         np.testing.assert_array_equal(array.compute(scheduler=get), first)
         np.testing.assert_array_equal((array + 1).compute(scheduler=get), first + 1)
-
-
-def test_tqdm(get: Get) -> None:
-    tqdm_dask = pytest.importorskip("tqdm.dask")
-    out = io.StringIO()
-    with tqdm_dask.TqdmCallback(desc="working", file=out):
-        dask.compute([dask.delayed(abs)(number) for number in range(10)], scheduler=get)
-    assert "100%" in out.getvalue()
-    assert "10/10" in out.getvalue()
-
-
-def test_several_at_a_time(get: Get) -> None:
-    out = io.StringIO()
-    with ProgressBar(out=out), Profiler() as profiler, Recorder() as recorder:
-        assert da.ones(100, chunks=10).sum().compute(scheduler=get) == 100
-    assert "100%" in out.getvalue()
-    assert {result.key for result in profiler.results} == {
-        key for kind, key, *_ in recorder.calls if kind == "posttask"
-    }

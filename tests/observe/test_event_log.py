@@ -18,7 +18,6 @@ import dask.array as da
 import numpy as np
 import pytest
 
-import dask_mars
 from dask_mars import Runtime, errors
 from dask_mars.diagnostics import EventLog, Listener, add_listener, decode_subtask_id, remove_listener, report
 from dask_mars.engine.listeners import ProcessesMeasured, listeners
@@ -109,28 +108,24 @@ def test_steps_are_within_their_operands_which_do_not_overlap(get: Get, path: Pa
         assert any(within(step, operand) for operand in operands)
 
 
-def test_ids_say_computation_depth_and_number(get: Get, path: Path):
+def test_ids_say_computation_depth_and_number(get: Get, path: Path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(ids, "depths_of", lambda inputs: asked.append(len(inputs)) or depths_of(inputs))
     graph: dict[Any, Any] = {("x", n): (abs, -n) for n in range(5)}
     graph |= {("y", n): (add, ("x", n), ("x", n + 1)) for n in range(4)}
     graph |= {("z", n): (add, ("y", n), ("x", n)) for n in range(4)}
+    wanted = [(layer, n) for layer in "xyz" for n in range(4)]
+    get(graph, wanted)
+    # Nobody looks how deep chunks are unless somebody asks.
+    assert asked == []
     with EventLog(path):
-        get(graph, [(layer, n) for layer in "xyz" for n in range(4)])
+        get(graph, wanted)
+    assert asked == [13]
     operands = of_kind(events(path), cat="chunk")
     said = {event["args"]["chunk"]: decode_subtask_id(bytes.fromhex(event["args"]["id"])) for event in operands}
     assert len(said) == len({id.number for id in said.values()}) == 13
     assert {(key[2], id.stage) for key, id in said.items()} == {("x", 0), ("y", 1), ("z", 2)}
     assert {id.graph for id in said.values()} == {event["args"]["graph"] for event in operands}
-
-
-def test_nobody_looks_how_deep_chunks_are_unless_somebody_asks(get: Get, path: Path, monkeypatch):
-    asked = []
-    monkeypatch.setattr(ids, "depths_of", lambda inputs: asked.append(len(inputs)) or depths_of(inputs))
-    graph = {("x", n): (abs, -n) for n in range(5)}
-    get(graph, list(graph))
-    assert asked == []
-    with EventLog(path):
-        get(graph, list(graph))
-    assert asked == [5]
 
 
 def test_counters_and_instants_of_a_graph(runtime: Runtime, get: Get, path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -249,19 +244,21 @@ def test_what_goes_to_disk(small: Runtime, path: Path, tmp_path: Path):
     assert "went to disk" in (tmp_path / "report.html").read_text()
 
 
-def test_tasks_at_the_same_time_in_the_user_s_process_have_rows_of_their_own(path: Path):
+def test_rows_of_workers_and_of_tasks_at_the_same_time(path: Path):
     file = TraceFile(path)
+    file.note(file.worker, 1, "worker 0 (process 1)")
+    file.note(file.worker, 2, "worker 1 (process 2)")
+    file.note(file.instant, "graph submitted", 1, None, 1.0, {})
     for key, began_s, ended_s in [("a", 1.0, 4.0), ("b", 2.0, 5.0), ("c", 4.0, 6.0), ("d", 3.0, 3.5)]:
         file.note(file.client_chunk, SubtaskIds(1, [()]), 0, key, (began_s, began_s, ended_s, ended_s), None)
     file.close()
     log = events(path)
-    rows = {event["name"]: row_names(log)[event["tid"]] for event in of_kind(log, cat="chunk")}
-    assert rows == {
-        "a": "your process",
-        "b": "your process, 2",
-        "c": "your process",
-        "d": "your process, 3",
-    }
+    # Their numbers are none of processes.
+    names = {1: "worker 0 (process 1)", 2: "worker 1 (process 2)", 3: "engine"}
+    own = {4: "your process", 5: "your process, 2", 6: "your process, 3"}
+    assert row_names(log) == names | own
+    rows = {event["name"]: event["tid"] for event in of_kind(log, cat="chunk")}
+    assert rows == {"a": 4, "b": 5, "c": 4, "d": 6}
 
 
 # -- the file ---------------------------------------------------------------------------------------------------
@@ -312,33 +309,18 @@ def test_the_setting_logs_all_computations_of_a_process(scripts: Any, tmp_path: 
     assert [event["args"]["chunk"] for event in of_kind(log, cat="chunk")] == ["z"]
 
 
-def test_a_log_can_be_opened_again_and_then_begins_anew(get: Get, path: Path):
+def test_a_log_can_be_opened_again_and_then_begins_anew(get: Get, path: Path, tmp_path: Path):
     log = EventLog(path)
     for key in ("a", "b"):
         with log:
             get({key: (abs, -1)}, key)
+            with pytest.raises(ValueError, match="open already"):
+                log.open()
         assert [event["args"]["chunk"] for event in of_kind(events(path), cat="chunk")] == [key]
-
-
-def test_a_log_is_open_once(path: Path):
-    with EventLog(path) as log, pytest.raises(ValueError, match="open already"):
-        log.open()
-    assert listeners.active == ()
-
-
-def test_where_no_file_can_be_made_nothing_listens(tmp_path: Path):
+    # Where no file can be made nothing listens.
     with pytest.raises(FileNotFoundError), EventLog(tmp_path / "nowhere" / "trace.json"):
         pass
     assert listeners.active == ()
-
-
-def test_numbers_of_rows_are_none_of_processes(path: Path):
-    file = TraceFile(path)
-    file.note(file.worker, 1, "worker 0 (process 1)")
-    file.note(file.worker, 2, "worker 1 (process 2)")
-    file.note(file.instant, "graph submitted", 1, None, 1.0, {})
-    file.close()
-    assert row_names(events(path)) == {1: "worker 0 (process 1)", 2: "worker 1 (process 2)", 3: "engine"}
 
 
 # -- listeners --------------------------------------------------------------------------------------------------
@@ -387,34 +369,6 @@ def test_steps_are_reported_where_they_are_wanted(get: Get, wanted: bool):
         assert len(event.steps_s) == (len(event.chunks) if wanted else 0)
         for (began_s, loaded_s, computed_s), duration_s in zip(event.steps_s, event.durations_s, strict=False):
             assert began_s <= loaded_s <= computed_s <= began_s + duration_s + 1e-6
-
-
-# -- times and bytes by layer -----------------------------------------------------------------------------------
-
-
-def test_profile_of_the_last_computation(runtime: Runtime):
-    x = da.ones((400, 400), chunks=100, name="ones")
-    x.map_blocks(add, 1, name="more").sum().compute(scheduler=runtime.get, optimize_graph=False)
-    assert eventually(lambda: not runtime.state()["graphs"])
-    (layers,) = runtime.profile().values()
-    assert layers["more"]["count"] == 16
-    assert layers["more"]["stored_bytes"] == 16 * 80_000
-    assert layers["more"]["total_s"] > 0
-    assert layers["more"]["mean_s"] == pytest.approx(layers["more"]["total_s"] / 16)
-    runtime.get({"a": (abs, -1)}, "a")
-    assert eventually(lambda: [list(layers) for layers in runtime.profile().values()] == [["a"]])
-
-
-def test_profile_while_it_runs(runtime: Runtime, tmp_path: Path):
-    graph = {"a": (abs, -1), "b": (wait_for, tmp_path / "go", "a")}
-    thread = threading.Thread(target=runtime.get, args=(graph, ["a", "b"]))
-    thread.start()
-    try:
-        assert eventually(lambda: any(set(layers) == {"a"} for layers in runtime.profile().values()))
-    finally:
-        (tmp_path / "go").touch()
-        thread.join()
-    assert dask_mars.Runtime(1).profile() == {}
 
 
 def test_a_log_is_data_and_shows_itself(get, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -13,9 +14,7 @@ import pytest
 
 import dask_mars
 from dask_mars import units
-from dask_mars.observe.planning.advice import Outlook, advise
-from dask_mars.observe.planning.layers import PlannedLayer
-from dask_mars.observe.planning.plan import Plan
+from dask_mars.observe.planning.plan import Plan, advise
 
 GIB = 1 << 30
 
@@ -119,7 +118,7 @@ def test_a_process_that_leaves_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tiny_chunks(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("dask_mars.observe.planning.advice._MANY", 5_000)
+    monkeypatch.setattr("dask_mars.observe.planning.plan._MANY", 5_000)
     plan = dask_mars.plan(da.ones(3_000, chunks=1).sum(), num_workers=2, memory_limit="8 GiB", simulated=1000)
     assert plan.peak_bytes is None
     assert "too many chunks to forecast" in str(plan)
@@ -128,24 +127,15 @@ def test_tiny_chunks(monkeypatch: pytest.MonkeyPatch):
     assert "1 chunk of some 100 MiB" in plan.warnings[0].remedy
 
 
-def layer(**known: object) -> PlannedLayer:
-    plain = {"name": "x-1", "label": "x", "chunks": 4, "composed_of": 4, "operands": ("add",), "result_bytes": GIB}
-    sizes = {"largest_bytes": GIB // 4, "needed_bytes": GIB // 4, "spilled_bytes": 0, "unknown": 0}
-    return PlannedLayer(**{**plain, **sizes, **known})
-
-
-def outlook(*layers: PlannedLayer, **known: object) -> Outlook:
-    plain = {"chunks": 4, "chunks_before": 4, "total_bytes": GIB, "num_workers": 2, "memory_limit": 4 * GIB}
-    sizes = {"process_bytes": GIB // 4, "spilled_bytes": 0, "unlimited_bytes": None, "result_bytes": 8}
-    return Outlook(layers, **{**plain, **sizes, **known})
-
-
 def test_a_rechunk_that_writes_thrice_what_it_reads():
-    found = list(advise(outlook(layer(rechunk_reads_bytes=GIB, rechunk_writes_bytes=3 * GIB))))
-    assert [advice.kind for advice in found] == ["rechunk"]
-    assert "reads 1.00 GiB and writes 3.00 GiB, 3.0 times as much" in found[0].message
-    assert "array.rechunk.threshold" in found[0].remedy
-    assert list(advise(outlook(layer(rechunk_reads_bytes=GIB, rechunk_writes_bytes=2 * GIB)))) == []
+    plan = planned(random(4000, 4000, chunks=1000))
+    for gib, kinds in ((3, ["rechunk"]), (2, [])):
+        layer = dataclasses.replace(plan.layers[0], rechunk_reads_bytes=GIB, rechunk_writes_bytes=gib * GIB)
+        found = list(advise(dataclasses.replace(plan, layers=(layer,)), GIB, None))
+        assert [advice.kind for advice in found] == kinds
+        for advice in found:
+            assert "reads 1.00 GiB and writes 3.00 GiB, 3.0 times as much" in advice.message
+            assert "array.rechunk.threshold" in advice.remedy
 
 
 def test_what_rechunks_read_and_write():

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from array import array
+from operator import add
+from pathlib import Path
 
 import dask.array as da
 import pytest
@@ -11,6 +14,8 @@ import pytest
 from dask_mars import Runtime
 from dask_mars.engine.graph_run import ChunkMeasurements
 from dask_mars.observe.profile import LayerProfile, Profile, by_layer
+from tests.conftest import eventually
+from tests.tasks import wait_for
 
 LAYER = "random-dc6f260ca5b1b3d7cfe9a2c9ce0e2990"
 
@@ -55,16 +60,13 @@ def test_it_shows_itself_by_readable_names_and_units():
     assert str(Profile()) == "nothing has been computed"
 
 
-def test_without_rich_it_can_be_read_too(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("dask_mars.tables.find_spec", lambda name: None)
-    assert "random  2  0.75 s  0.38 s  2.00 MiB" in str(profile())
-
-
-def test_rich_prints_it():
+def test_with_and_without_rich_it_can_be_read(monkeypatch: pytest.MonkeyPatch):
     console = pytest.importorskip("rich.console").Console(width=100, record=True, quiet=False)
     with console.capture() as printed:
         console.print(profile())
     assert "0.38 s" in printed.get()
+    monkeypatch.setattr("dask_mars.tables.find_spec", lambda name: None)
+    assert "random  2  0.75 s  0.38 s  2.00 MiB" in str(profile())
 
 
 def test_as_a_frame():
@@ -84,8 +86,21 @@ def test_of_many_layers_the_least_share_a_row():
     assert table.rows[-2][0] == "10 other layers"
 
 
-def test_of_a_runtime(runtime: Runtime):
-    assert (da.ones((40, 40), chunks=10) + 1).sum().compute(scheduler=runtime.get) == 3200
+def test_of_a_runtime(runtime: Runtime, tmp_path: Path):
+    x = da.ones((400, 400), chunks=100, name="ones")
+    x.map_blocks(add, 1, name="more").sum().compute(scheduler=runtime.get, optimize_graph=False)
+    assert eventually(lambda: not runtime.state()["graphs"])
     (layers,) = runtime.profile().values()
-    assert sum(layer.count for layer in layers.values()) == sum(layer["count"] for layer in layers.values()) > 16
+    assert (layers["more"].count, layers["more"]["stored_bytes"]) == (16, 16 * 80_000)
+    assert layers["more"]["mean_s"] == pytest.approx(layers["more"]["total_s"] / 16)
+    assert layers["more"].total_s > 0
     assert "computation" in str(runtime.profile())
+    graph = {"a": (abs, -1), "b": (wait_for, tmp_path / "go", "a")}
+    thread = threading.Thread(target=runtime.get, args=(graph, ["a", "b"]))
+    thread.start()
+    try:
+        assert eventually(lambda: any(set(layers) == {"a"} for layers in runtime.profile().values()))
+    finally:
+        (tmp_path / "go").touch()
+        thread.join()
+    assert Runtime(1).profile() == {}

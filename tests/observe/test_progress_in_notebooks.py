@@ -1,8 +1,8 @@
-"""Progress in notebooks: executed by nbclient, as scripts do it, and in a JupyterLab in a browser."""
+"""Progress in notebooks, executed by nbclient, as scripts do it."""
 
 from __future__ import annotations
 
-import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +13,6 @@ import pytest
 import dask_mars
 from dask_mars.diagnostics import Progress
 from dask_mars.observe import progress
-from tests.observe.notebooks import notebook_of, run_notebook, serving
 
 SETUP = """
 import dask, dask.array as da, dask_mars
@@ -30,6 +29,14 @@ with Progress():
 def without(*modules: str) -> str:
     """Return code after which modules cannot be imported."""
     return f"import sys\nsys.modules.update(dict.fromkeys({modules!r}))\n"
+
+
+def notebook_of(*cells: str) -> str:
+    """Return the file of a notebook with cells of code."""
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    cell = {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": []}
+    shown = [{**cell, "id": f"cell{number}", "source": source} for number, source in enumerate(cells)]
+    return json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": {"kernelspec": kernel}, "cells": shown})
 
 
 class Output:
@@ -99,26 +106,3 @@ def test_executed_by_nbclient(tmp_path: Path):
     shown, error = notebook.cells[2].outputs
     assert shown.data["text/plain"].startswith("failed: 0 of 1 tasks")
     assert error.ename == "ZeroDivisionError"
-
-
-@pytest.mark.slow
-@pytest.mark.browser
-@pytest.mark.skipif(importlib.util.find_spec("jupyterlab") is None, reason="there is no JupyterLab")
-def test_in_jupyterlab(tmp_path: Path):
-    pytest.importorskip("selenium", reason="without selenium no browser is steered")
-    from tests.web.browser import CHROMIUM, DRIVER, Viewer, browsing
-
-    if CHROMIUM is None or DRIVER is None:
-        pytest.skip("there is no chromium, or no chromedriver")
-    (tmp_path / "notebooks").mkdir()
-    (tmp_path / "notebooks" / "one.ipynb").write_text(
-        notebook_of(without("ipywidgets") + SETUP, COMPUTE, "'the end'")
-    )
-    with serving(tmp_path / "notebooks") as address, browsing(tmp_path) as driver:
-        viewer = Viewer(driver)
-        run_notebook(viewer, address, "one.ipynb")
-        viewer.reads("the end", ".jp-OutputArea")
-        text = viewer.text(".jp-OutputArea")
-    assert "finished: " in text
-    assert "400/400" in text
-    assert "running" not in text

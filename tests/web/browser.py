@@ -1,4 +1,4 @@
-"""A browser for looking at the page, and the server of scenes that it looks at."""
+"""A browser for looking at the page."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
-import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,41 +15,6 @@ from urllib.parse import urlsplit
 ROOT = Path(__file__).parents[2]
 CHROMIUM = shutil.which("chromium")
 DRIVER = shutil.which("chromedriver")
-
-
-@contextlib.contextmanager
-def serving() -> Iterator[Server]:
-    """Run the server of scenes in a process of its own."""
-    command = [sys.executable, "-m", "tests.web.page_server"]
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        yield Server(process, int(process.stdout.readline()))
-    finally:
-        process.stdin.close()
-        process.stdout.close()
-        try:
-            process.wait(100)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-class Server:
-    """Where the scenes are."""
-
-    def __init__(self, process: subprocess.Popen[str], port: int) -> None:
-        self.process = process
-        self.url = f"http://127.0.0.1:{port}"
-
-    def records(self, scene: str) -> Any:
-        """Return what has been asked of a scene."""
-        with urllib.request.urlopen(f"{self.url}/records/{scene}", timeout=10) as answer:
-            return json.load(answer)
-
-    def let_move(self, scene: str, moves: bool) -> None:
-        """Have a scene change whenever it is looked at, or no more."""
-        request = urllib.request.Request(f"{self.url}/records/{scene}?moves={int(moves)}", b"", method="POST")
-        urllib.request.urlopen(request, timeout=10).close()
 
 
 @contextlib.contextmanager

@@ -1,137 +1,108 @@
-"""Takes pictures of the page: ``python -m tests.web.pictures`` those in the docs, with a directory all of them."""
+"""Takes the pictures of the page that the docs show: ``python -m tests.web.pictures [DIRECTORY]``."""
 
 from __future__ import annotations
 
 import base64
 import io
+import json
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import dask.array as da
+import numpy as np
 from PIL import Image
-from selenium.webdriver import ActionChains
-from selenium.webdriver.support.ui import WebDriverWait
 
-from .browser import ROOT, browsing, look, serving
-from .scenes import identifier
+from tests.web.browser import ROOT, Viewer, browsing, look
+from tests.web.services import running
 
-#: Widths of windows by what they add to the names of pictures, and how high they are at least.
-WIDTHS = {"": (1280, 760), "-narrow": (400, 800)}
-#: A picture is no higher.
-MOST_HIGH = 1600
-#: Those that the docs show.
-SHOWN = ("computations", "layers", "layers-narrow", "waiting", "timeline-dark", "graph", "log", "result")
-
-
-class View(NamedTuple):
-    """Something to take a picture of.
-
-    Attributes
-    ----------
-    scene, address : str
-        Where it is, the second behind ``#``.
-    wanted : str
-        What has to be there.
-    press : str, optional
-        What to click at first.
-    tabs : int, optional
-        How often to press the tab key.
-    """
-
-    scene: str
-    address: str
-    wanted: str
-    press: str = ""
-    tabs: int = 0
-
-
-def _of(number: int, view: str) -> str:
-    return f"/c/{identifier(number)}/{view}"
-
-
-VIEWS = {
-    "computations": View("busy", "/", "main td"),
-    "layers": View("busy", _of(1, "layers"), ".layers"),
-    "waiting": View("busy", _of(1, "waiting"), ".rows"),
-    "timeline": View("busy", _of(1, "timeline"), ".u-over"),
-    "graph": View("busy", _of(1, "graph?layer=mean_chunk-2f1c04"), ".blocks canvas"),
-    "log": View("failed", _of(1, "log"), ".traceback"),
-    "result": View("finished", _of(1, "result"), ".code"),
-    # How the same looks in other states, which the docs do not show.
-    "empty": View("empty", "/", ".computations pre"),
-    "preparing": View("busy", _of(2, "layers"), ".view .nothing"),
-    "queued": View("busy", _of(3, "waiting"), ".view *"),
-    "failed-layers": View("failed", _of(1, "layers"), ".layers"),
-    "failed-graph": View("failed", _of(1, "graph?layer=clip-1f1c04"), ".blocks canvas"),
-    "cancelled": View("busy", _of(14, "layers"), ".layers"),
-    "cancelled-log": View("busy", _of(14, "log"), ".view .nothing"),
-    "finished-timeline": View("finished", _of(1, "timeline"), ".u-over"),
-    "finished-waiting": View("finished", _of(1, "waiting"), ".view .rows"),
-    "evicted": View("busy", _of(10, "result"), ".view .nothing"),
-    "unknown": View("busy", "/c/nothing", "main .nothing"),
-    "locked": View("locked", "/", "#token"),
-    "cancel": View("busy", _of(1, "layers"), "dialog[open]", "#cancel"),
-    "focus-list": View("busy", _of(1, "layers"), ".layers", tabs=5),
-    "focus-button": View("busy", _of(1, "layers"), ".layers", tabs=16),
-    "key": View("busy", _of(1, "waiting?key=('subtract-4f1c04', 2, 5, 1)"), ".chain"),
-    "many": View("large", "/", ".pages"),
+#: Sizes of a desk's and of a phone's window, in pixels; a picture is at most so high.
+DESK, PHONE, MOST_HIGH = (1280, 760), (400, 800), 1600
+#: Of each picture: the computation, the view, what it has to show, the size of the window, and whether it is dark.
+PICTURES = {
+    "computations": ("", "", "main td", DESK, False),
+    "layers": ("climatology", "layers", ".layers", DESK, False),
+    "layers-narrow": ("climatology", "layers", ".layers", PHONE, False),
+    "waiting": ("climatology", "waiting", ".rows", DESK, False),
+    "timeline-dark": ("climatology", "timeline", ".u-over", DESK, True),
+    "graph": ("climatology", "graph", ".blocks canvas", DESK, False),
+    "log": ("satellite index", "log", ".traceback", DESK, False),
+    "result": ("daily means", "result", ".code", DESK, False),
 }
 
 
-def names() -> Iterator[tuple[str, View, tuple[int, int], bool]]:
-    """Yield of each picture its name, what it shows, the least size of the window, and whether it is dark."""
-    for name, view in VIEWS.items():
-        for narrow, size in WIDTHS.items():
-            for dark in (False, True):
-                yield f"{name}{narrow}{'-dark' if dark else ''}", view, size, dark
+def clip(block: np.ndarray[Any, Any], folder: Path, block_id: tuple[int, ...] = ()) -> np.ndarray[Any, Any]:
+    """Take a while, print, and wait at the later blocks for a file, so that the pictures show one moment."""
+    time.sleep(0.3)
+    if not block_id[1]:
+        print(f"month {block_id[0] + 1}: {len(block)} rows")
+    while block_id[1] > 4 and not (folder / "go").exists():
+        time.sleep(0.05)
+    return np.clip(block, 0.1, 0.9)
 
 
-def take(driver: Any, url: str, view: View, size: tuple[int, int], dark: bool) -> Image.Image:
-    """Return a picture of a view, as high as it needs to be."""
-    width, height = size
-    driver.get("about:blank")
-    look(driver, width, height, dark)
-    driver.get(f"{url}/{view.scene}/#{view.address}")
-    wait = WebDriverWait(driver, 10)
-    if view.press:
-        wait.until(lambda d: d.find_elements("css selector", view.press))[0].click()
-    wait.until(lambda d: d.find_elements("css selector", view.wanted))
-    for _ in range(view.tabs):
-        ActionChains(driver).send_keys("\ue004").perform()
-    high = driver.execute_script("return document.documentElement.scrollHeight")
-    look(driver, width, min(max(high, height), MOST_HIGH), dark)
+def fail(block: np.ndarray[Any, Any], block_id: tuple[int, ...] = ()) -> np.ndarray[Any, Any]:
+    print("looking for tile", block_id)
+    raise KeyError(block_id)
+
+
+def submit(service: Any, folder: Path) -> dict[str, str]:
+    """Submit the computations, wait until they are as the pictures show them, and return their ids by name."""
+    x = da.random.default_rng(3).random((6000, 4000), chunks=500)
+    clipped = x.map_blocks(clip, folder=folder, meta=np.empty((0, 0)))
+    done = service.submit(x.mean(axis=0), name="daily means")
+    failed = service.submit(x.map_blocks(fail, meta=np.empty((0, 0))), name="satellite index")
+    assert done.wait(60)
+    assert failed.wait(60)
+    found = [done, failed, service.submit(((clipped - clipped.mean(axis=0)) ** 2).sum(), name="climatology")]
+    while found[2].progress < 0.3:
+        time.sleep(0.1)
+    return {one.name: one.id for one in found}
+
+
+def take(viewer: Viewer, address: str, view: str, wanted: str, size: tuple[int, int], dark: bool) -> Image.Image:
+    """Return a picture of a view, as high as it needs to be, with its 256 most frequent colours."""
+    viewer.leave()
+    look(viewer.driver, *size, dark)
+    viewer.open(address)
+    if view == "graph":
+        viewer.press(".graph a.box")
+    viewer.wait(lambda: viewer.all(wanted))
+    look(
+        viewer.driver,
+        size[0],
+        min(max(viewer.value("document.documentElement.scrollHeight"), size[1]), MOST_HIGH),
+        dark,
+    )
     # What is drawn is drawn in the frame after.
-    driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
-    driver.execute_async_script("setTimeout(arguments[0], 150)")
-    picture = driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})["data"]
-    return Image.open(io.BytesIO(base64.b64decode(picture))).convert("RGB")
-
-
-def with_palette(image: Image.Image) -> Image.Image:
-    """Return a picture with 256 colours: those that it has most of, so that areas keep theirs to the bit."""
+    viewer.driver.execute_async_script("requestAnimationFrame(() => setTimeout(arguments[0], 200))")
+    data = viewer.driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})["data"]
+    image = Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB")
     # A file is a third of what it is without a palette.
-    found = sorted(image.getcolors(image.width * image.height), reverse=True)[:256]
-    palette = Image.new("P", (1, 1))
-    palette.putpalette([value for _, colour in found for value in colour])
-    return image.quantize(len(found), palette=palette, dither=Image.Dither.NONE)
+    return image.quantize(256, dither=Image.Dither.NONE)
 
 
-def main(directory: Path, are_all: bool) -> None:
-    """Take all pictures, or those that the docs show."""
+def main(directory: Path) -> None:
+    """Take all pictures of a service that computes."""
     directory.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as files, serving() as server, browsing(Path(files)) as driver:
-        for name, view, size, dark in names():
-            if not (are_all or name in SHOWN):
-                continue
-            with_palette(take(driver, server.url, view, size, dark)).save(directory / f"{name}.png", optimize=True)
-            for line in driver.get_log("browser"):
-                print(name, line["level"], line["message"], file=sys.stderr)
+    with (
+        tempfile.TemporaryDirectory() as files,
+        running(Path(files) / "d", "--port", "0", "--num-workers", "4") as served,
+        served.connect() as service,
+        browsing(Path(files)) as driver,
+    ):
+        ids = submit(service, Path(files))
+        facts = json.loads((served.directory / "connection.json").read_text(encoding="utf-8"))
+        viewer = Viewer(driver)
+        viewer.open(f"{facts['url']}?token={facts['token']}")
+        for name, (computation, view, *shown) in PICTURES.items():
+            path = f"c/{ids[computation]}/{view}" if computation else ""
+            take(viewer, f"{facts['url']}#/{path}", view, *shown).save(directory / f"{name}.png", optimize=True)
+        (Path(files) / "go").touch()
+        print(*viewer.complaints(), sep="\n", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        main(Path(sys.argv[1]), are_all=True)
-    else:
-        main(ROOT / "docs" / "pictures", are_all=False)
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "pictures")

@@ -19,7 +19,6 @@ from dask_mars.web import wire
 from dask_mars.web.client import Service, connect
 from dask_mars.web.connection import _UnixConnection
 from dask_mars.web.pickles import pack
-from dask_mars.web.versions import versions
 
 # Not `tests.conftest`, which would be another module than the one that pytest has loaded.
 from tests.conftest import environment_for_scripts, eventually, shared_hosts
@@ -153,7 +152,7 @@ def submission(value: Any, kind: str = "collection", **changes: Any) -> bytes:
     header = {
         "kind": kind,
         "frames": [frame.nbytes for frame in frames],
-        "versions": versions(),
+        "versions": wire.versions(),
         "name": "",
         "options": {},
         **changes,

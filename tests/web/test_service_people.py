@@ -29,38 +29,38 @@ pytest.importorskip("tornado")
 # -- collections ----------------------------------------------------------------------------------------------
 
 
-def test_a_collection_is_computed_as_by_any_scheduler(service: Service) -> None:
+def test_collections_are_computed_as_by_any_scheduler(service: Service, get) -> None:
     x = da.arange(100_000, chunks=10_000)
     found = x.compute(scheduler=service.get)
     assert np.array_equal(found, np.arange(100_000))
     assert found.flags.writeable
-    assert x.sum().compute(scheduler=service.get) == 4_999_950_000
     assert dask.compute(x[:3], [x[3]], scheduler=service.get)[1] == [3]
-
-
-def test_delayed_and_bags_and_what_has_several(service: Service) -> None:
     bag = db.from_sequence(range(10), npartitions=3).map(lambda x: x + 1)
     assert bag.sum().compute(scheduler=service.get) == 55
     assert service.submit(bag).result(100) == list(range(1, 11))
     assert dask.delayed(lambda x: {"x": x})([1]).compute(scheduler=service.get) == {"x": [1]}
     found = service.submit({"a": da.ones(3), "b": [da.full(1, 2), da.zeros(2)], "c": 5}).result(100)
     assert (found["a"].tolist(), found["b"][0], found["b"][1].tolist(), found["c"]) == ([1] * 3, 2, [0] * 2, 5)
-    assert service.submit(5).result(100) == 5
+    # What is persisted is in the user's process.
+    kept = x.persist(scheduler=service.get)
+    assert len(kept.dask) == 10
+    assert kept.sum().compute(scheduler=service.get) == 4_999_950_000
+    graph = {"a": 1, "b": (lambda x: x + 1, "a")}
+    assert service.get(graph, "b") == 2
+    assert service.get(graph, ["b", ["a"]]) == get(graph, ["b", ["a"]])
+    with pytest.raises(Exception, match="nothing"):
+        service.get(graph, "nothing")
 
 
-def test_frames(service: Service) -> None:
+def test_frames(service: Service, tmp_path: Path) -> None:
     pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
     frame = dd.from_pandas(pd.DataFrame({"a": [1, 1, 2], "b": [1.0, 2.0, 3.0]}), npartitions=2)
     assert frame.groupby("a").b.sum().compute(scheduler=service.get).tolist() == [3.0, 3.0]
     assert service.submit(frame).result(100).b.tolist() == [1.0, 2.0, 3.0]
-
-
-def test_frames_are_written_and_read(service: Service, tmp_path: Path) -> None:
-    pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
     pytest.importorskip("pyarrow")
     with dask.config.set(scheduler=service.get):
-        dd.from_pandas(pd.DataFrame({"a": range(10)}), npartitions=3).to_parquet(tmp_path / "p")
-        assert dd.read_parquet(tmp_path / "p").a.sum().compute() == 45
+        frame.to_parquet(tmp_path / "p")
+        assert dd.read_parquet(tmp_path / "p").b.sum().compute() == 6
 
 
 def test_datasets_are_written_and_read(service: Service, tmp_path: Path, zarr) -> None:
@@ -89,15 +89,6 @@ def test_stores_are_where_the_user_is(service: Service, tmp_path: Path, monkeypa
     assert zarr.open_array(tmp_path / "ones.zarr")[:].sum() == 16
 
 
-def test_what_is_persisted_is_in_the_users_process(service: Service) -> None:
-    x = da.random.default_rng(0).random(100, chunks=10)
-    kept = x.persist(scheduler=service.get)
-    assert len(kept.dask) == 10
-    assert kept.sum().compute(scheduler=service.get) == kept.sum().compute(scheduler="sync")
-    (one,) = dask.persist(dask.delayed(abs)(-1), scheduler=service.get)
-    assert one.compute(scheduler="sync") == 1
-
-
 def test_a_handle_shows_how_it_is(service: Service) -> None:
     computation = service.submit(da.ones(4, chunks=2).sum(), name="four")
     assert computation.wait(100)
@@ -108,14 +99,6 @@ def test_a_handle_shows_how_it_is(service: Service) -> None:
     assert f"<RemoteComputation {failing.id} failed: 0 of 1 chunk; ValueError: invalid" in repr(failing)
     failing.delete()
     assert f"{failing.id} deleted" in repr(failing)
-
-
-def test_graphs_as_dask_calls_schedulers(service: Service, get) -> None:
-    graph = {"a": 1, "b": (lambda x: x + 1, "a")}
-    assert service.get(graph, "b") == 2
-    assert service.get(graph, ["b", ["a"]]) == get(graph, ["b", ["a"]])
-    with pytest.raises(Exception, match="nothing"):
-        service.get(graph, "nothing")
 
 
 # -- what cannot go there -------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sqlite3
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,32 +32,22 @@ def finish(store: ServiceStore, number: int, size_bytes: int) -> None:
     assert store.end(number, "finished", size_bytes, result="{}")
 
 
-def test_nobody_else_may_enter(store: ServiceStore) -> None:
+def test_a_directory_is_for_one_service_and_nobody_else(store: ServiceStore, tmp_path: Path) -> None:
     assert store.directory.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o77 for path in store.directory.iterdir() if path.is_dir()} == {0}
-
-
-def test_a_directory_is_for_one_service(store: ServiceStore) -> None:
     with pytest.raises(DirectoryInUse, match="another --directory"):
         ServiceStore(store.directory)
-
-
-def test_a_directory_that_others_may_enter_is_refused(tmp_path: Path) -> None:
     (tmp_path / "open").mkdir(mode=0o755)
     with pytest.raises(PermissionError):
         ServiceStore(tmp_path / "open")
 
 
-def test_what_was_added_is_there_once(store: ServiceStore) -> None:
+def test_what_was_added_is_there_once_and_what_is_over_stays_so(store: ServiceStore) -> None:
     number = add(store, "a")
     assert add(store, "a") == number
     row = store.row("a")
     assert (row["state"], row["digest"], row["attempt"]) == ("queued", "d", 1)
     assert store.graph(number).read_bytes() == b"graph"
-
-
-def test_what_is_over_stays_so(store: ServiceStore) -> None:
-    number = add(store)
     finish(store, number, 1)
     assert not store.update(number, state="running")
     assert not store.end(number, "cancelled")
@@ -75,19 +64,23 @@ def test_the_list_goes_on_where_it_ended(store: ServiceStore) -> None:
     assert store.counts() == {"queued": 4, "finished": 1}
 
 
-def test_each_change_has_a_revision_of_its_own(store: ServiceStore) -> None:
+def test_the_next_service_goes_on(store: ServiceStore) -> None:
     number = add(store)
     before = store.revision
     store.update(number, state="running")
-    assert store.numbered(number)["revision"] == store.revision > before
-    last = store.revision
+    last = store.numbered(number)["revision"]
+    assert last == store.revision > before
+    # Files without a row go.
+    store.incoming("half").write_bytes(b"")
+    store.graph(99).write_bytes(b"")
     store.close()
-    again = ServiceStore(store.directory)
-    try:
+    with contextlib.closing(ServiceStore(store.directory)) as again:
         assert again.revision >= last
-    finally:
-        # Closed a second time by the fixture otherwise.
-        store.__dict__.update(again.__dict__)
+        assert os.listdir(store.directory / "incoming") == []
+        assert os.listdir(store.directory / "graphs") == [str(number)]
+        again._database.execute("PRAGMA user_version=1")
+    with pytest.raises(RuntimeError, match="another version of dask_mars"):
+        ServiceStore(store.directory)
 
 
 def test_the_oldest_results_go_first_and_the_newest_stays(store: ServiceStore) -> None:
@@ -110,125 +103,6 @@ def test_what_is_old_is_forgotten(store: ServiceStore) -> None:
     assert store.numbered(over) is None
     assert not store.result(over).exists()
     assert store.numbered(waiting) is not None
-
-
-def test_files_without_a_row_go_with_the_next_service(store: ServiceStore) -> None:
-    number = add(store)
-    store.incoming("half").write_bytes(b"")
-    store.graph(99).write_bytes(b"")
-    store.close()
-    again = ServiceStore(store.directory)
-    try:
-        assert os.listdir(store.directory / "incoming") == []
-        assert os.listdir(store.directory / "graphs") == [str(number)]
-    finally:
-        store.__dict__.update(again.__dict__)
-
-
-#: The tables as the first layout had them.
-FIRST_LAYOUT = """
-CREATE TABLE computations (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    digest TEXT NOT NULL,
-    name TEXT NOT NULL,
-    options TEXT NOT NULL,
-    state TEXT NOT NULL,
-    created REAL NOT NULL,
-    started REAL,
-    ended REAL,
-    attempt INTEGER NOT NULL DEFAULT 1,
-    losses INTEGER NOT NULL DEFAULT 0,
-    cancelling INTEGER NOT NULL DEFAULT 0,
-    refused INTEGER NOT NULL DEFAULT 0,
-    revision INTEGER NOT NULL DEFAULT 0,
-    progress TEXT NOT NULL DEFAULT '{}',
-    error TEXT,
-    result TEXT,
-    file_bytes INTEGER NOT NULL DEFAULT 0,
-    evicted INTEGER NOT NULL DEFAULT 0
-);
-CREATE INDEX by_state ON computations (state, number);
-PRAGMA user_version=1;
-"""
-
-
-@pytest.fixture
-def first_layout(tmp_path: Path) -> Path:
-    """Return the directory of a service of the first layout, with a result and with a graph that waits."""
-    directory = tmp_path / "first"
-    for path in (directory, directory / "graphs", directory / "results"):
-        path.mkdir(mode=0o700)
-    with contextlib.closing(sqlite3.connect(directory / "history.sqlite3")) as database:
-        database.execute("PRAGMA journal_mode=WAL")
-        database.executescript(FIRST_LAYOUT)
-        database.executemany(
-            "INSERT INTO computations (id, digest, name, options, state, created, ended, revision, progress, "
-            "result, file_bytes) VALUES (?, 'd', 'mean', '{}', ?, 1.5, ?, ?, '{\"total\": 3}', ?, ?)",
-            [("over", "finished", 2.5, 7, "{}", 5), ("waits", "running", None, 8, None, 0)],
-        )
-        database.commit()
-    (directory / "results" / "1").write_bytes(b"12345")
-    (directory / "graphs" / "2").write_bytes(b"graph")
-    return directory
-
-
-def test_records_of_the_first_layout_are_brought_to_this_one(first_layout: Path) -> None:
-    for _ in range(2):
-        # Once more finds what the first time has made of it.
-        store = ServiceStore(first_layout)
-        try:
-            over, waits = store.row("over"), store.row("waits")
-            assert (over["state"], over["ended"], over["file_bytes"], over["saved_bytes"]) == (
-                "finished",
-                2.5,
-                5,
-                0,
-            )
-            assert (waits["state"], waits["progress"], waits["attempt"]) == ("running", '{"total": 3}', 1)
-            assert [row["id"] for row in store.unfinished()] == ["waits"]
-            assert store.result(over["number"]).read_bytes() == b"12345"
-            assert store.graph(waits["number"]).read_bytes() == b"graph"
-            assert store.next_revision() > 8
-            assert store._database.execute("PRAGMA user_version").fetchone()[0] == 2
-        finally:
-            store.close()
-    store = ServiceStore(first_layout)
-    try:
-        # New ones have all that rows of this layout have.
-        assert store.update(store.row("waits")["number"], saved_bytes=3)
-        assert add(store) == 3
-        assert [row["saved_bytes"] for row in store.unfinished()] == [3, 0]
-        names = [name for _, name, *_ in store._database.execute("PRAGMA table_info(computations)")]
-    finally:
-        store.close()
-    new = ServiceStore(first_layout.parent / "new")
-    try:
-        assert names == [name for _, name, *_ in new._database.execute("PRAGMA table_info(computations)")]
-    finally:
-        new.close()
-
-
-def test_a_service_that_dies_as_it_brings_records_to_this_layout_leaves_them_readable(
-    first_layout: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # It does so behind the change of the table.
-    monkeypatch.setattr("dask_mars.web.service.store._LAYOUT", "no number")
-    with pytest.raises(sqlite3.OperationalError):
-        ServiceStore(first_layout)
-    monkeypatch.undo()
-    store = ServiceStore(first_layout)
-    try:
-        assert store.row("over")["saved_bytes"] == 0
-    finally:
-        store.close()
-
-
-def test_records_of_a_layout_to_come_are_left_alone(first_layout: Path) -> None:
-    with contextlib.closing(sqlite3.connect(first_layout / "history.sqlite3")) as database:
-        database.execute("PRAGMA user_version=3")
-    with pytest.raises(RuntimeError, match="another version of dask_mars"):
-        ServiceStore(first_layout)
 
 
 def test_ten_thousand_are_no_burden(store: ServiceStore) -> None:

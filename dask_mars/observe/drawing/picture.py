@@ -75,7 +75,13 @@ def make_picture(
     assignment: Traversal = "breadth-first",
 ) -> Picture:
     """Return the picture of a graph."""
-    plan = _plan(graph)
+    plan = GraphPlan(
+        inputs=graph.inputs,
+        outputs=graph.outputs,
+        operand_of=graph.operand_of,
+        in_client=frozenset(graph.chunks_for_client() | graph.in_client),
+        priorities=graph.priorities,
+    )
     # Assumes equal durations; priorities are the order in which a single worker would start the chunks.
     workers = simulate(plan, num_workers, policy, assignment).workers
     priorities = {chunk: number for number, chunk in enumerate(simulate(plan, 1, policy, assignment).order)}
@@ -144,19 +150,6 @@ def make_layers_picture(
         ]
     )
     return Picture(title, nodes, list(edges))
-
-
-# -- plans ----------------------------------------------------------------------------------------------------
-
-
-def _plan(graph: ChunkGraph) -> GraphPlan:
-    return GraphPlan(
-        inputs=graph.inputs,
-        outputs=graph.outputs,
-        operand_of=graph.operand_of,
-        in_client=frozenset(graph.chunks_for_client() | graph.in_client),
-        priorities=graph.priorities,
-    )
 
 
 # -- texts and colours ----------------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import struct
 from typing import Any, Literal
 
 from dask.dot import graphviz_to_file
@@ -12,7 +14,6 @@ from dask_mars.dask_api.core import collections_to_expr, unpack_collections
 from dask_mars.graph.chunks import ChunkGraph, flatten
 from dask_mars.labels import label_of
 from dask_mars.observe.drawing.figure import draw
-from dask_mars.observe.drawing.fitting import fitted
 from dask_mars.observe.drawing.picture import make_layers_picture, make_picture
 from dask_mars.observe.graphs import before_and_after
 from dask_mars.scheduler.policies.plugins import load_policy
@@ -21,6 +22,10 @@ from dask_mars.scheduler.policies.plugins import load_policy
 LIMIT = 5000
 #: Most chunks in a graph that is drawn by chunks; more are unreadable.
 _MOST_CHUNKS = 50
+#: Width of a cell's output on most screens, in pixels.
+_WIDTH = 900
+_PNG = b"\x89PNG\r\n\x1a\n"
+_SVG_TAG = re.compile(r"<svg\b(?![^>]*\bstyle=)")
 
 
 def visualize(
@@ -109,7 +114,7 @@ def visualize(
             for title, graph in wanted
         ]
     path = None if filename is None else os.fspath(filename)
-    return fitted(graphviz_to_file(draw(pictures, **attributes), path, format))
+    return _fitted(graphviz_to_file(draw(pictures, **attributes), path, format))
 
 
 def _graphs(
@@ -148,3 +153,15 @@ def _check_size(graphs: list[ChunkGraph], limit: int | None) -> None:
             f"{count:,} chunks are too many to draw: the limit is {limit:,}. Draw the same computation on fewer "
             f"chunks. {smaller}limit={count} draws them all, which may take very long"
         )
+
+
+def _fitted(shown: Any) -> Any:
+    """Return a displayed object, scaled down if it is a picture that is too wide."""
+    data = getattr(shown, "data", None)
+    if isinstance(data, bytes) and data.startswith(_PNG):
+        width, _ = struct.unpack(">II", data[16:24])
+        if width > _WIDTH and getattr(shown, "width", 0) is None:
+            shown.width = _WIDTH
+    elif isinstance(data, str) and "<svg" in data:
+        shown.data = _SVG_TAG.sub('<svg style="max-width: 100%; height: auto"', data, count=1)
+    return shown

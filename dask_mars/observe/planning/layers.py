@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.labels import label_of
@@ -54,73 +54,60 @@ class PlannedLayer:
     rechunk_writes_bytes: int = 0
 
 
-@dataclass(slots=True)
-class _LayerSums:
-    chunks: int = 0
-    composed_of: int = 0
-    operands: dict[str, None] = field(default_factory=dict)
-    result_bytes: int = 0
-    fresh_bytes: int = 0
-    largest_bytes: int = 0
-    needed_bytes: int = 0
-    spilled_bytes: int = 0
-    unknown: int = 0
-    #: Chunks that the layer reads, by layer.
-    reads: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
-
-
 def layers_of(graph: ChunkGraph, sizes: Sizes, spilled_by: Mapping[int, int]) -> list[PlannedLayer]:
     """Sum the costs of each layer's chunks, layers in the order of their first chunks."""
-    found: defaultdict[str, _LayerSums] = defaultdict(_LayerSums)
+    members: defaultdict[str, list[int]] = defaultdict(list)
     for chunk, operand in enumerate(graph.operand_of):
-        if operand < 0:
-            continue
-        sums, result, size = found[graph.layer_of(chunk)], sizes.result_bytes[chunk], sizes(chunk)
-        sums.chunks += 1
-        sums.composed_of += max(len(sizes.computes[chunk]), 1)
-        sums.operands[graph.operands[operand].name] = None
-        sums.unknown += result is None
-        sums.result_bytes += result or 0
-        sums.fresh_bytes += size.fresh_bytes
-        sums.largest_bytes = max(sums.largest_bytes, result or 0)
-        inputs = sum([sizes.result_bytes[source] or 0 for source in set(graph.inputs[chunk])])
-        sums.needed_bytes = max(sums.needed_bytes, inputs + size.working_bytes + (result or 0))
-        sums.spilled_bytes += spilled_by.get(chunk, 0)
-        for source in graph.inputs[chunk]:
-            sums.reads[graph.layer_of(source)].add(source)
-    rechunks = _rechunks(found, sizes)
+        if operand >= 0:
+            members[graph.layer_of(chunk)].append(chunk)
+    result_bytes = [size or 0 for size in sizes.result_bytes]
+    rechunks = _rechunks(graph, members, sizes)
     return [
         PlannedLayer(
             name,
             label_of(name),
-            sums.chunks,
-            sums.composed_of,
-            tuple(sums.operands)[:_MOST_OPERANDS],
-            sums.result_bytes,
-            sums.largest_bytes,
-            sums.needed_bytes,
-            sums.spilled_bytes,
-            sums.unknown,
-            *rechunks.get(name, (0, 0)),
+            chunks=len(chunks),
+            composed_of=sum([max(len(sizes.computes[chunk]), 1) for chunk in chunks]),
+            operands=tuple(dict.fromkeys([graph.operands[graph.operand_of[chunk]].name for chunk in chunks]))[
+                :_MOST_OPERANDS
+            ],
+            result_bytes=sum([result_bytes[chunk] for chunk in chunks]),
+            largest_bytes=max([result_bytes[chunk] for chunk in chunks]),
+            needed_bytes=max(
+                [
+                    sum([result_bytes[source] for source in set(graph.inputs[chunk])])
+                    + sizes(chunk).working_bytes
+                    + result_bytes[chunk]
+                    for chunk in chunks
+                ]
+            ),
+            spilled_bytes=sum([spilled_by.get(chunk, 0) for chunk in chunks]),
+            unknown=sum([sizes.result_bytes[chunk] is None for chunk in chunks]),
+            rechunk_reads_bytes=rechunks.get(name, (0, 0))[0],
+            rechunk_writes_bytes=rechunks.get(name, (0, 0))[1],
         )
-        for name, sums in found.items()
+        for name, chunks in members.items()
     ]
 
 
-def _rechunks(found: Mapping[str, _LayerSums], sizes: Sizes) -> dict[str, tuple[int, int]]:
+def _rechunks(graph: ChunkGraph, members: Mapping[str, list[int]], sizes: Sizes) -> dict[str, tuple[int, int]]:
     """Return the bytes that rechunks read and write, by the last layer of each."""
     totals: dict[str, tuple[int, int]] = {}
     inner: set[str] = set()
-    for name, sums in found.items():
+    for name, chunks in members.items():
         if not name.startswith("rechunk"):
             continue
-        reads, writes = 0, sums.fresh_bytes
-        for source, chunks in sums.reads.items():
-            if source in totals:
-                inner.add(source)
-                reads += totals[source][0]
-                writes += totals[source][1]
+        reads: defaultdict[str, set[int]] = defaultdict(set)
+        for chunk in chunks:
+            for source in graph.inputs[chunk]:
+                reads[graph.layer_of(source)].add(source)
+        read_bytes, written_bytes = 0, sum([sizes(chunk).fresh_bytes for chunk in chunks])
+        for layer, sources in reads.items():
+            if layer in totals:
+                inner.add(layer)
+                read_bytes += totals[layer][0]
+                written_bytes += totals[layer][1]
             else:
-                reads += sum([sizes.result_bytes[chunk] or 0 for chunk in chunks])
-        totals[name] = reads, writes
+                read_bytes += sum([sizes.result_bytes[source] or 0 for source in sources])
+        totals[name] = read_bytes, written_bytes
     return {name: total for name, total in totals.items() if name not in inner}

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
-
-from dask.utils import import_required
+from typing import Any, NamedTuple
 
 from dask_mars import config, limits, units
 from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes, Key
 from dask_mars.observe.graphs import before_and_after, handed_over
-from dask_mars.observe.planning.advice import Advice, Outlook, advise
 from dask_mars.observe.planning.layers import PlannedLayer, layers_of
 from dask_mars.observe.planning.sizes import Sizes
 from dask_mars.optimize.known import temporaries_of
@@ -30,6 +28,34 @@ SIMULATED = 200_000
 _FAR = 1 << 60
 #: Most rows of layers in a table.
 _MOST_ROWS = 25
+#: Number of chunks that take seconds to schedule, and mean size below which that is worth a warning, in bytes.
+_MANY, _TINY_BYTES = 50_000, 64 << 10
+#: Good chunk size, as in Dask, in bytes.
+_GOOD_BYTES = 100 << 20
+#: Ratio of a rechunk's writes to its reads that is worth a warning.
+_REWRITES = 3
+
+
+class Advice(NamedTuple):
+    """A likely problem, and its remedy.
+
+    Attributes
+    ----------
+    kind : str
+        Kind of the problem: ``"chunk over the limit"``, ``"large chunks"``, ``"tiny chunks"``, ``"rechunk"``,
+        ``"spilling"`` or ``"large result"``.
+    message : str
+        The problem, with numbers.
+    remedy : str
+        What to change.
+    """
+
+    kind: str
+    message: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.message}. {self.remedy}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,20 +109,13 @@ class Plan(Tabular):
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain dicts and lists."""
         plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        plain["layers"] = [dataclasses.asdict(layer) for layer in self.layers]
+        plain["layers"] = self.records()
         plain["warnings"] = [advice._asdict() for advice in self.warnings]
         return plain
 
-    def to_pandas(self) -> Any:
-        """Return a `pandas.DataFrame` with a row for each layer.
-
-        Raises
-        ------
-        ImportError
-            pandas is not installed.
-        """
-        pandas = import_required("pandas", "to_pandas needs pandas: python -m pip install pandas")
-        return pandas.DataFrame([dataclasses.asdict(layer) for layer in self.layers])
+    def records(self) -> list[dict[str, Any]]:
+        """Return the layers as plain dicts."""
+        return [dataclasses.asdict(layer) for layer in self.layers]
 
     def tables(self) -> list[Table]:
         """Return its tables."""
@@ -199,35 +218,25 @@ def plan(
     largest = max(computed, key=lambda chunk: (sizes.result_bytes[chunk] or 0, -chunk), default=None)
     result_bytes = sum([sizes.result_bytes[chunk] or 0 for chunk in after.outputs])
     computed_before = [chunk for chunk, operand in enumerate(before.operand_of) if operand >= 0]
-    outlook = Outlook(
-        layers,
-        len(computed),
-        len(computed_before),
-        sum([before.declared_bytes(chunk) or 0 for chunk in computed_before]),
-        settings.num_workers,
-        settings.memory_limit,
-        process_bytes,
-        0 if expected is None else expected.spilled_bytes,
-        unlimited,
-        result_bytes,
-    )
-    return Plan(
-        chunks=outlook.chunks,
+    found = Plan(
+        chunks=len(computed),
         operands=len({after.operand_of[chunk] for chunk in computed}),
-        chunks_before=outlook.chunks_before,
+        chunks_before=len(computed_before),
         layers=tuple(layers),
         num_workers=settings.num_workers,
         memory_limit=settings.memory_limit,
         process_bytes=process_bytes,
         peak_bytes=None if expected is None else _peak_bytes(expected, process_bytes, settings.memory_limit),
-        spilled_bytes=outlook.spilled_bytes,
+        spilled_bytes=0 if expected is None else expected.spilled_bytes,
         result_bytes=result_bytes,
         largest_chunk=None if largest is None else after.keys[largest],
         largest_bytes=0 if largest is None else sizes.result_bytes[largest] or 0,
         passes=tuple([each for each in passes if each[1] != each[2]]),
         unknown=sum([sizes.result_bytes[chunk] is None for chunk in computed]),
-        warnings=tuple(advise(outlook)),
+        warnings=(),
     )
+    total_bytes = sum([before.declared_bytes(chunk) or 0 for chunk in computed_before])
+    return dataclasses.replace(found, warnings=tuple(advise(found, total_bytes, unlimited)))
 
 
 def _forecast(
@@ -277,3 +286,94 @@ def _merged(name: str, before: int, after: int) -> str:
 
 def _count(operands: int) -> str:
     return units.plural(operands, "operand")
+
+
+def advise(plan: Plan, total_bytes: int, unlimited_bytes: int | None) -> Iterator[Advice]:
+    """Yield likely problems, the worst first, given the bytes of all chunks, and the peak without spilling."""
+    yield from _of_large_chunks(plan)
+    yield from _of_the_result(plan)
+    yield from _of_spilling(plan, unlimited_bytes)
+    yield from _of_rechunks(plan)
+    yield from _of_tiny_chunks(plan, total_bytes)
+
+
+def _of_large_chunks(plan: Plan) -> Iterator[Advice]:
+    room = max(plan.memory_limit - plan.process_bytes, 0)
+    layer = max(plan.layers, key=lambda layer: layer.needed_bytes, default=None)
+    if layer is None:
+        return
+    needed, limit = units.size(layer.needed_bytes), units.size(plan.memory_limit)
+    if layer.needed_bytes > room:
+        yield Advice(
+            "chunk over the limit",
+            f"A chunk of {layer.label!r} takes {needed} with its inputs and temporaries; of the limit of {limit} "
+            f"processes leave {units.size(room)}",
+            f"Make chunks at least {_times(layer.needed_bytes, room)} times smaller (`rechunk`, or `chunks=` "
+            "where data are read), or raise `memory_limit`.",
+        )
+    elif plan.num_workers > 1 and layer.needed_bytes * plan.num_workers > room and layer.chunks > 1:
+        fitting = max(room // layer.needed_bytes, 1)
+        yield Advice(
+            "large chunks",
+            f"A chunk of {layer.label!r} takes {needed} with its inputs and temporaries: of {plan.num_workers} "
+            f"workers {fitting} can compute one at the same time within {limit}",
+            f"Make chunks {_times(layer.needed_bytes * plan.num_workers, room)} times smaller, or raise "
+            "`memory_limit`.",
+        )
+
+
+def _of_the_result(plan: Plan) -> Iterator[Advice]:
+    if 2 * plan.result_bytes > plan.memory_limit:
+        yield Advice(
+            "large result",
+            f"The result takes {units.size(plan.result_bytes)} in this process, of a limit of "
+            f"{units.size(plan.memory_limit)}",
+            "Write it to a store (`to_zarr`, `da.store`), leave it to the workers (`persist`), or reduce it "
+            "before `compute`.",
+        )
+
+
+def _of_spilling(plan: Plan, unlimited_bytes: int | None) -> Iterator[Advice]:
+    if not plan.spilled_bytes:
+        return
+    most = max(plan.layers, key=lambda layer: layer.spilled_bytes)
+    enough = "" if unlimited_bytes is None else f" to {units.size(unlimited_bytes)}"
+    yield Advice(
+        "spilling",
+        f"{units.size(plan.spilled_bytes)} go to disk, {units.size(most.spilled_bytes)} of that from "
+        f"{most.label!r}: what is needed again does not fit into {units.size(plan.memory_limit)}",
+        f"It works, at the disk's speed. Without: raise `memory_limit`{enough}, compute less at once, or read the "
+        "data again where they are needed a second time.",
+    )
+
+
+def _of_rechunks(plan: Plan) -> Iterator[Advice]:
+    for layer in plan.layers:
+        if layer.rechunk_reads_bytes and layer.rechunk_writes_bytes >= _REWRITES * layer.rechunk_reads_bytes:
+            times = _times(layer.rechunk_writes_bytes, layer.rechunk_reads_bytes)
+            yield Advice(
+                "rechunk",
+                f"The rechunk that ends in {layer.label!r} reads {units.size(layer.rechunk_reads_bytes)} and "
+                f"writes {units.size(layer.rechunk_writes_bytes)}, {times} times as much, in steps",
+                "Read the data in chunks that are nearer to the requested ones, or allow larger steps: "
+                '`dask.config.set({"array.rechunk.threshold": 100})`.',
+            )
+
+
+def _of_tiny_chunks(plan: Plan, total_bytes: int) -> Iterator[Advice]:
+    count = plan.chunks_before
+    if count >= _MANY and total_bytes < count * _TINY_BYTES:
+        mean = total_bytes // count
+        good = max(total_bytes // _GOOD_BYTES, 1)
+        yield Advice(
+            "tiny chunks",
+            f"{count:,} chunks of {units.size(mean)} on average: to make and to schedule them takes longer than "
+            "to compute them",
+            f"Use fewer and larger chunks: {units.plural(good, 'chunk')} of some {units.size(_GOOD_BYTES)} would "
+            "hold the same.",
+        )
+
+
+def _times(large: int, small: int) -> str:
+    ratio = large / max(small, 1)
+    return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}"

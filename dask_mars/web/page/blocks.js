@@ -33,7 +33,7 @@ export function lay(numblocks, room) {
     rows = Math.ceil(total / columns);
   }
   const cell = Math.max(CELLS.least, Math.min(CELLS.most, Math.floor(room / columns)));
-  const size = broken ? rows * columns : rows * columns;
+  const size = rows * columns;
   const copies = broken ? 1 : Math.max(1, total / size);
   const gap = copies > 1 ? cell : 0;
   const beside = Math.max(1, Math.min(copies, Math.floor((room + gap) / (columns * cell + gap))));

@@ -1,6 +1,6 @@
 // When each worker did what, in pictures and in words.
 
-import { html, useEffect, useMemo, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
+import { html, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
 import { about } from "./api.js";
 import { bytes, count, duration, percent, plural } from "./format.js";
 import { useAnswer, useScheme } from "./live.js";
@@ -8,17 +8,6 @@ import { Nothing, Swatch } from "./parts.js";
 
 //: How many events are listed: the last ones.
 const LISTED = 200;
-
-/** Return the timeline with all times in seconds since its start. */
-function sinceStart(timeline) {
-  const { start } = timeline;
-  const since = ([at, ...rest]) => [at < start ? at : at - start, ...rest];
-  return {
-    ...timeline,
-    memory: timeline.memory.map(since),
-    events: timeline.events.map(since),
-  };
-}
 
 /** Sum up for those who do not see the picture, and for those who want numbers. */
 function summary({ workers, labels, tasks, memory, events }) {
@@ -77,7 +66,7 @@ function Events({ events }) {
 
 export function Timeline({ computation, colours, version, state }) {
   const answer = useAnswer(about(computation.id, "timeline"), version, 2);
-  const data = useMemo(() => answer.data && sinceStart(answer.data), [answer.data]);
+  const data = answer.data;
   const box = useRef(null);
   const charts = useRef(null);
   const [seen, setSeen] = useState(null);

@@ -13,7 +13,7 @@ from dask_mars.web import api, wire
 from dask_mars.web.api import Problem
 from dask_mars.web.handling import Handler, Site
 from dask_mars.web.monitor import Json
-from dask_mars.web.service.context import PIECE_BYTES, ServiceContext
+from dask_mars.web.service.monitor import PIECE_BYTES, ServiceContext
 
 #: Longest wait for the runner to convert a result to Arrow, in seconds.
 _ARROW_S = 60.0
@@ -113,12 +113,9 @@ class ResultHandler(Handler):
         if self.request.headers.get("If-Range", self._headers["ETag"]) != self._headers["ETag"]:
             # The earlier part belongs to another result.
             asked = None
-        try:
-            wanted = wire.parse_range(asked, total)
-        except wire.BadBody as error:
-            raise Problem(416, error.message, {"Content-Range": f"bytes */{total}"}) from None
+        wanted = wire.parse_range(asked, total)
         if wanted is not None:
-            start, stop = wanted.start, wanted.stop
+            start, stop = wanted
             self.set_status(206)
             self.set_header("Content-Range", f"bytes {start}-{stop - 1}/{total}")
         self.set_header("Content-Length", str(stop - start))

@@ -16,6 +16,7 @@ from pathlib import Path
 from dask.utils import parse_timedelta
 
 from dask_mars import config
+from dask_mars.web import wire
 from dask_mars.web.address import CONNECTION_FILE
 from dask_mars.web.connections import BoundedServer
 from dask_mars.web.handlers import make_application
@@ -23,13 +24,11 @@ from dask_mars.web.handling import Rule, Site
 from dask_mars.web.monitor import Json
 from dask_mars.web.security import Security
 from dask_mars.web.server import port_security, url_of
-from dask_mars.web.service.context import ServiceContext
 from dask_mars.web.service.handlers import ROUTES, rules
-from dask_mars.web.service.monitor import ServiceMonitor
+from dask_mars.web.service.monitor import ServiceContext, ServiceMonitor
 from dask_mars.web.service.store import ServiceStore
 from dask_mars.web.service.supervisor import Supervisor
 from dask_mars.web.sockets import bind_tcp, bind_unix, write_connection_file
-from dask_mars.web.versions import versions
 
 logger = logging.getLogger("dask_mars.web")
 
@@ -119,7 +118,7 @@ class _Front:
                 write_connection_file(store.directory / CONNECTION_FILE, facts)
             monitor = ServiceMonitor(store, self._supervisor)
             limit_bytes = config.parse_size(config.get("web.body-limit"), "dask-mars.web.body-limit")
-            service = ServiceContext(store, self._supervisor, monitor, reading, versions(), limit_bytes)
+            service = ServiceContext(store, self._supervisor, monitor, reading, wire.versions(), limit_bytes)
 
             def more(site: Site) -> list[Rule]:
                 self._site = site
@@ -195,8 +194,5 @@ def _room_for_connections() -> int:
 def _history() -> tuple[float | None, int | None]:
     """Return the longest age and the largest size of the history, in seconds and bytes."""
     age, size = config.get("web.history.age"), config.get("web.history.bytes")
-    try:
-        age_s = None if age is None else float(parse_timedelta(age))
-    except (KeyError, TypeError, ValueError):
-        raise ValueError(f"dask-mars.web.history.age is a time such as '30 days', and not {age!r}") from None
+    age_s = None if age is None else float(parse_timedelta(age))
     return age_s, None if size is None else config.parse_size(size, "dask-mars.web.history.bytes")

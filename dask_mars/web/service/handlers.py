@@ -7,8 +7,8 @@ from typing import Any, Literal
 from dask_mars.web import answers, api, wire
 from dask_mars.web.api import JSON, PROBLEM, Answer, Route
 from dask_mars.web.handling import Rule, Site
-from dask_mars.web.service.context import ServiceContext
 from dask_mars.web.service.downloads import ARROW, NPY, ResultHandler
+from dask_mars.web.service.monitor import ServiceContext
 from dask_mars.web.service.submissions import SubmissionHandler
 
 _BINARY: dict[str, Any] = dict.fromkeys((wire.MEDIA_TYPE, NPY, JSON, ARROW), bytes)

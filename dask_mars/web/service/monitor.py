@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import sqlite3
+from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import Any
 
 from dask_mars.version import __version__
@@ -13,6 +16,8 @@ from dask_mars.web.monitor import OVER, STATES, Json
 from dask_mars.web.service.store import ServiceStore
 from dask_mars.web.service.supervisor import Supervisor
 
+#: Bytes of bodies and results in memory, for each request.
+PIECE_BYTES = 1 << 18
 _NO_CHUNKS = dict.fromkeys(answers.Chunks.__annotations__, 0)
 _NO_MEMORY = dict.fromkeys(answers.MemoryAnswer.__annotations__, 0)
 #: Answers about a computation without records of its run.
@@ -150,3 +155,20 @@ class ServiceMonitor:
             if arguments and arguments[0] is not None:
                 raise KeyError(arguments[0]) from None
             return dict(_NOTHING.get(name, {}))
+
+
+@dataclass(frozen=True)
+class ServiceContext:
+    """The shared objects of a service's handlers."""
+
+    store: ServiceStore
+    supervisor: Supervisor
+    monitor: ServiceMonitor
+    #: Threads for files, so that the event loop never waits for a slow disk.
+    executor: Executor
+    versions: dict[str, str]
+    body_limit_bytes: int
+
+    async def run(self, function: Any, *arguments: Any) -> Any:
+        """Call a function that waits for the disk."""
+        return await asyncio.get_running_loop().run_in_executor(self.executor, function, *arguments)

@@ -19,7 +19,7 @@ from dask_mars.client.records import ValueDescription
 from dask_mars.graph.callables import package_of
 from dask_mars.web import wire
 from dask_mars.web.monitor import Json
-from dask_mars.web.pickles import pack, unpack
+from dask_mars.web.pickles import pack, read_frames, unpack
 from dask_mars.web.service.store import SPARE_BYTES, sync_directory
 
 #: Limits of results in JSON: elements, and bytes.
@@ -79,27 +79,17 @@ def _write_all(descriptor: int, view: memoryview, checkpoint: Callable[[], None]
 def read(path: Path) -> tuple[Json, Any]:
     """Return the header and the value of a result, or of a submission."""
     with path.open("rb", buffering=0) as file:
-        header = wire.decode_header(_exactly(file.readinto, bytearray, _header_bytes(file)))
-        return header, unpack([_exactly(file.readinto, _memory, size) for size in header["frames"]])
 
+        def fill(target: Any) -> None:
+            left = memoryview(target)
+            while left:
+                count = file.readinto(left)
+                if not count:
+                    raise EOFError("the file is shorter than its header says")
+                left = left[count:]
 
-def _header_bytes(file: io.FileIO) -> int:
-    return wire.header_bytes(file.read(wire.PREFIX_BYTES) or b"")
-
-
-def _memory(size: int) -> Any:
-    return np.empty(size, np.uint8).data
-
-
-def _exactly(readinto: Callable[[Any], int | None], make: Callable[[int], Any], size: int) -> Any:
-    target = make(size)
-    left = memoryview(target)
-    while left:
-        count = readinto(left)
-        if not count:
-            raise EOFError("the file is shorter than its header says")
-        left = left[count:]
-    return target
+        header, frames = read_frames(fill)
+        return header, unpack(frames)
 
 
 def _contiguous(value: Any) -> Any:

@@ -48,8 +48,6 @@ CREATE INDEX IF NOT EXISTS by_state ON computations (state, number);
 """
 #: Version of the tables; a directory with another one belongs to another version.
 _LAYOUT = 2
-#: Converts the tables of the first version to the second.
-_FROM_FIRST = "ALTER TABLE computations ADD COLUMN saved_bytes INTEGER NOT NULL DEFAULT 0"
 _GRAPHS, _RESULTS, _DETAILS, _INCOMING = "graphs", "results", "details", "incoming"
 _CHECKPOINTS = "checkpoints"
 _NOT_OVER = "state NOT IN ('finished', 'failed', 'cancelled')"
@@ -121,13 +119,8 @@ class ServiceStore:
         # A row that was confirmed with 201 must survive a loss of power.
         database.execute("PRAGMA synchronous=FULL")
         layout = database.execute("PRAGMA user_version").fetchone()[0]
-        if layout not in (0, 1, _LAYOUT):
+        if layout not in (0, _LAYOUT):
             raise RuntimeError(f"{self.directory} was written by another version of dask_mars")
-        if layout == 1:
-            # Atomic: a crash between the statements would leave an unreadable database.
-            with self._transaction():
-                database.execute(_FROM_FIRST)
-                database.execute(f"PRAGMA user_version={_LAYOUT}")
         database.executescript(_TABLES)
         database.execute(f"PRAGMA user_version={_LAYOUT}")
         # A graph without a row was never confirmed.

@@ -17,10 +17,9 @@ from tornado.web import stream_request_body
 from dask_mars import units
 from dask_mars.web import api, wire
 from dask_mars.web.api import Problem
-from dask_mars.web.api_handlers import OneHandler
+from dask_mars.web.handlers import OneHandler
 from dask_mars.web.handling import Site
-from dask_mars.web.monitor import Json
-from dask_mars.web.service.context import PIECE_BYTES, ServiceContext
+from dask_mars.web.service.monitor import PIECE_BYTES, ServiceContext
 from dask_mars.web.service.store import SPARE_BYTES
 
 #: Longest wait of an answer for the runner to take or refuse a submission, in seconds.
@@ -127,8 +126,8 @@ class SubmissionHandler(OneHandler):
         if self._submission is None:
             try:
                 self._read_header()
-            except wire.BadBody as error:
-                self._refuse(Problem(error.status, error.message))
+            except Problem as error:
+                self._refuse(error)
                 return
         if self._held_bytes >= PIECE_BYTES and self._submission is not None:
             chunks, self._chunks, self._held_bytes = self._chunks, [], 0
@@ -209,7 +208,7 @@ class SubmissionHandler(OneHandler):
         loop = asyncio.get_running_loop()
         taken: asyncio.Future[None] = loop.create_future()
 
-        def on_taken(error: Json | None) -> None:
+        def on_taken() -> None:
             loop.call_soon_threadsafe(taken.cancel)
 
         if await self._service.run(self._service.supervisor.submit, number, on_taken):

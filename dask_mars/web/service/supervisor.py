@@ -37,8 +37,8 @@ _ANSWER_S = 0.9
 #: but unpickling is not.
 _CANCEL_S = 20.0
 
-#: Called once when the runner has taken a graph: with None, or with the error for a refusal.
-OnTaken = Callable[[Json | None], None]
+#: Called once when the runner has taken or refused a graph.
+OnTaken = Callable[[], None]
 
 
 @dataclass
@@ -53,11 +53,11 @@ class InHand:
     #: Ends the runner if the computation does not end after a cancellation.
     deadline: threading.Timer | None = None
 
-    def taken(self, error: Json | None) -> None:
+    def taken(self) -> None:
         """Call `on_taken`, once."""
         told, self.on_taken = self.on_taken, None
         if told is not None:
-            told(error)
+            told()
 
     def forgive(self) -> None:
         """Cancel the deadline."""
@@ -330,7 +330,7 @@ class Supervisor:
 
     def _on_taken(self, has: InHand) -> None:
         self._store.update(has.number, state="running")
-        has.taken(None)
+        has.taken()
 
     def _on_over(self, has: InHand, message: Json) -> None:
         is_refused = message["say"] == "refused"
@@ -347,7 +347,7 @@ class Supervisor:
             # It was removed meanwhile, and so are its files.
             self._store.remove_files(number)
         if has is not None:
-            has.taken(facts.get("error") if refused else None)
+            has.taken()
         self._on_end(id)
 
     def _died(self, exit_code: int) -> None:
