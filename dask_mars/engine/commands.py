@@ -150,6 +150,3 @@ class Commands:
         """In a process forked from the engine's, replace the lock, which a lost thread may hold."""
         self.is_closing = True
         self._lock = threading.Lock()
-
-
-__all__ = ["Commands"]

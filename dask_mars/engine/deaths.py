@@ -65,6 +65,3 @@ def check_memory_limit(settings: Settings, pid: int) -> None:
     error = MemoryLimitTooLow(limit_bytes, settings.num_workers, estimate_memory([pid]), library_bytes([pid]))
     if error.least_bytes > limit_bytes:
         raise error
-
-
-__all__ = ["OverLimit", "check_memory_limit", "record_death"]

@@ -383,6 +383,3 @@ class Engine:
                 self._commands.call_soon(lambda: None)
             self._commands.ended.wait()
             self._thread.join()
-
-
-__all__ = ["Engine"]

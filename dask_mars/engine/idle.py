@@ -116,6 +116,3 @@ class EndingWorkers:
     def next_s(self, now_s: float) -> float | None:
         """Return when to poll next, None without ending workers."""
         return now_s + _LOOK_S if self._handles else None
-
-
-__all__ = ["EndingWorkers", "IdleClock"]

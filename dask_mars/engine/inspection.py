@@ -182,6 +182,3 @@ class Inspection:
     def _dispatched_of(self, graph: int) -> list[int]:
         holders = [*self._registry.workers, CLIENT]
         return [chunk for holder in holders for number, chunk in self._machine.in_hand(holder) if number == graph]
-
-
-__all__ = ["Inspection"]

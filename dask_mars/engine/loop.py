@@ -299,5 +299,3 @@ def _forget_loops() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_loops)
-
-__all__ = ["EngineLoop"]

@@ -149,6 +149,3 @@ def others_s(elapsed_s: float, used_s: float, spent: Collection[tuple[float, flo
         return 0.0
     busy_s = max([elapsed_s - idle_s for idle_s, _ in spent])
     return max(busy_s, 0.0) * queued_s / (used_s + queued_s)
-
-
-__all__ = ["LostTime", "has_lock", "lost_s", "others_s"]

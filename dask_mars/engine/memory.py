@@ -386,15 +386,3 @@ class MemoryWatch:
         if not self.is_short and not any(worker.paused_s is not None for worker in self.workers.values()):
             return Orders()
         return decide(self.workers, self.free_bytes, self._margin_bytes, self.share_bytes, may_shrink, now_s)
-
-
-__all__ = [
-    "LEAST_SHARE_BYTES",
-    "Limits",
-    "MemoryWatch",
-    "Orders",
-    "Running",
-    "WorkerMemory",
-    "decide",
-    "slack_bytes",
-]

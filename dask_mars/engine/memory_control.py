@@ -239,6 +239,3 @@ class MemoryControl:
         """Let workers write results to disk if memory has no room; without a disk these fail."""
         with contextlib.suppress(SpillError):
             self._control.spill_directory = self._registry.spill_writer.make_directory()
-
-
-__all__ = ["MemoryControl"]

@@ -237,6 +237,3 @@ class ObjectTable:
             store.release(offset)
         elif arena in self._workers:
             self._workers[arena].to_release.append(offset)
-
-
-__all__ = ["ObjectTable", "PersistedEntry"]

@@ -99,6 +99,3 @@ def _watch_exit(pid: int) -> int | None:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
         return None
-
-
-__all__ = ["ProcessHandle"]

@@ -53,6 +53,3 @@ class Recorder:
         file, self._file = self._file, None
         if file is not None:
             file.close()
-
-
-__all__ = ["Recorder"]

@@ -119,6 +119,3 @@ class Registry:
         if not holders:
             del self._forgetting[graph]
             inbox.put(Released())
-
-
-__all__ = ["Registry", "ReservationRecord"]

@@ -45,6 +45,3 @@ class Reservation:
         # An engine that has ended holds no memory.
         with contextlib.suppress(Exception):
             self._engine.release_reservation(self._number)
-
-
-__all__ = ["Reservation"]

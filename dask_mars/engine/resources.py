@@ -71,6 +71,3 @@ def _locks_file() -> int:
         if InterprocessLock.descriptor is None:
             InterprocessLock.descriptor = arenas.create("dask-mars-locks", 4096)
         return InterprocessLock.descriptor
-
-
-__all__ = ["Resources"]

@@ -66,6 +66,3 @@ class StartWatch:
     def is_hopeless(self, number: int) -> bool:
         """Return whether another start of a worker is likely to fail."""
         return self._failures[number] >= _ATTEMPTS
-
-
-__all__ = ["StartWatch"]

@@ -171,6 +171,3 @@ class Startup:
 def _start_s() -> float:
     """Return what a process takes to import what this one has imported, in seconds of a processor's time."""
     return min(len(sys.modules) * _MODULE_S, _MOST_START_S)
-
-
-__all__ = ["Startup"]

@@ -288,6 +288,3 @@ class TemplateUser:
         """Leave the template, which ends when no engine uses it."""
         self.is_unused = False
         templates.leave(id(self))
-
-
-__all__ = ["TemplateUser", "templates"]

@@ -97,6 +97,3 @@ class ThreadHandle(WorkerHandle):
         """Close the connection, after which the thread ends as soon as it can."""
         self.close_descriptors()
         return 0
-
-
-__all__ = ["ThreadHandle"]

@@ -170,6 +170,3 @@ def _unpickled(payload: bytes) -> list[Any]:
     if type(messages) is not list:
         raise channel.UnreadableStream(f"{payload[:100]!r}")
     return messages
-
-
-__all__ = ["WorkerHandle", "connected"]

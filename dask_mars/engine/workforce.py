@@ -433,6 +433,3 @@ class Workforce:
             if isinstance(handle, ProcessHandle):
                 # The worker is not a child of this process.
                 handle.process.returncode = 0
-
-
-__all__ = ["Workforce"]

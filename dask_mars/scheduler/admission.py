@@ -196,6 +196,3 @@ class Admission:
         missing = self.memory.missing_ahead_bytes()
         if missing and (chosen := self.memory.choose_to_spill(candidates, missing)):
             self._emit(Spill(chosen))
-
-
-__all__ = ["Admission", "Blocked", "Demand", "OperandCost"]

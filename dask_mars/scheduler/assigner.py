@@ -250,6 +250,3 @@ def shares(count: int, slots: Mapping[int, int], loads: Mapping[int, int]) -> di
     for worker in sorted(chosen, key=lambda worker: (-(exact[worker] % capacity), worker))[:left]:
         shares[worker] += 1
     return shares
-
-
-__all__ = ["GraphProgress", "Traversal", "assign", "shares"]

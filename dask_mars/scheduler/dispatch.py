@@ -407,6 +407,3 @@ class Dispatcher:
         )
         handed = sum(len(worker.dispatched) for worker in workers)
         assert handed + len(self.client_chunks) == sum(graph.dispatched_count for graph in self._graphs.values())
-
-
-__all__ = ["Dispatcher"]

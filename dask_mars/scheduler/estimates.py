@@ -143,6 +143,3 @@ class Estimates:
                 self._peaks[operand] = peak
                 known.add(operand)
         return known
-
-
-__all__ = ["Estimates", "moved_mean"]

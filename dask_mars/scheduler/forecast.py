@@ -204,6 +204,3 @@ class _Course(VirtualRun):
             self._most_used[worker] = max(used, self._most_used.get(worker, 0))
             self._now_bytes += size_bytes
             self._most_bytes = max(self._most_bytes, self._now_bytes)
-
-
-__all__ = ["ChunkSize", "Forecast", "forecast"]

@@ -431,5 +431,3 @@ _HANDLERS: dict[type[Any], Callable[[Handlers, Any], None]] = {
     ReservationReleased: Handlers._reservation_released,
     TimePassed: lambda handlers, event: None,
 }
-
-__all__ = ["Handlers"]

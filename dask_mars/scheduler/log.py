@@ -113,6 +113,3 @@ def from_plain(value: Any) -> Any:
     if "set" in value:
         return frozenset(value["set"])
     return _RECORDS[value["type"]](*map(from_plain, value["fields"]))
-
-
-__all__ = ["VERSION", "Entry", "LogError", "as_plain", "first_line", "from_plain", "line", "read"]

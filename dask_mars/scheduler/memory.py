@@ -166,6 +166,3 @@ class Memory:
     def spill_ended(self, size_bytes: int) -> None:
         """Record the end of a write to disk."""
         self.spilling_bytes -= size_bytes
-
-
-__all__ = ["RESERVATION", "Memory"]

@@ -226,6 +226,3 @@ class Objects:
             for reader, chunk in found.readers:
                 assert reader.objects[chunk] is found
                 assert (chunk in reader.on_disk) == (found.is_on_disk and not found.is_map_output)
-
-
-__all__ = ["ObjectId", "Objects", "Reader", "StoredObject"]

@@ -72,6 +72,3 @@ class Parameters:
     def allowed_losses(self, crashed: bool) -> int:
         """Return how often a worker may die on the same chunk: once if its code crashes."""
         return min(self.allowed_worker_losses, 1) if crashed else self.allowed_worker_losses
-
-
-__all__ = ["Parameters"]

@@ -142,6 +142,3 @@ class Queues:
         """Drop chunks from the head of a queue that other queues have given out."""
         while queue and not self.is_next(self.chunk_of(queue[0])):
             heapq.heappop(queue)
-
-
-__all__ = ["Queues"]

@@ -197,6 +197,3 @@ class Quotas:
             if worker is not None and growth_bytes != worker.granted_bytes:
                 worker.granted_bytes = growth_bytes
                 self._emit(GrantQuota(id, growth_bytes + slack_bytes))
-
-
-__all__ = ["Growth", "Quotas"]

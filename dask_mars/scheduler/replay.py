@@ -113,6 +113,3 @@ def main(log: TextIO, validate: bool) -> None:
 
 if __name__ == "__main__":
     main()
-
-
-__all__ = ["Difference", "Replay", "replay"]

@@ -76,6 +76,3 @@ class Guarded(RankedPolicy):
 
 def _numbers(workers: Any) -> Sequence[int] | None:
     return None if workers is None else [int(worker) for worker in workers]
-
-
-__all__ = ["Guarded"]

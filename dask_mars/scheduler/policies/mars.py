@@ -49,6 +49,3 @@ class MarsPolicy(RankedPolicy):
             return None
         most = max(made.values())
         return [worker for worker, size in sorted(made.items()) if size == most]
-
-
-__all__ = ["MarsPolicy"]

@@ -116,6 +116,3 @@ class MemoryPolicy(Policy):
             if graph.is_next(missing) and place < missing - 1 and self._frees_memory(chunk, missing):
                 self._places[missing] = place
                 graph.push(missing)
-
-
-__all__ = ["MemoryPolicy"]
