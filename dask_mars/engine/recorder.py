@@ -15,10 +15,9 @@ logger = logging.getLogger(__name__)
 
 
 class Recorder:
-    """Writes events and instructions to a file, as they come.
+    """Writes events and instructions to a file, as they come."""
 
-    Errors of the disk do not concern the computations: the log ends there.
-    """
+    # Errors of the disk do not concern the computations: the log ends there.
 
     def __init__(self, path: str, engine: int, parameters: Parameters) -> None:
         self.path = Path(path.replace("{pid}", str(os.getpid())).replace("{engine}", str(engine))).expanduser()

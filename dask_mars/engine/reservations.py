@@ -11,28 +11,10 @@ if TYPE_CHECKING:
 
 
 class Reservation:
-    """Bytes of a store that are reserved for data on their way.
+    """Bytes of a store that are reserved for data on their way."""
 
-    The engine grants them when they are free, or can be freed by spilling; chunks that workers can compute come
-    first.
-
-    Parameters
-    ----------
-    engine : Engine
-        Owner of the store.
-    key : hashable
-        Name of the data in the engine's explanations.
-    size_bytes : int
-        Number of bytes.
-    answer : callable
-        Called once by the engine's thread: with None when the bytes are reserved, or with the reason why they
-        never will be. Until `release` others do without these bytes.
-
-    Raises
-    ------
-    EngineStopped
-        The engine has ended.
-    """
+    # The engine grants them when they are free, or can be freed by spilling; chunks that workers can compute come
+    # first.
 
     def __init__(
         self, engine: Engine, key: Hashable, size_bytes: int, answer: Callable[[Exception | None], None]

@@ -13,24 +13,16 @@ from dask_mars.scheduler.events import GraphPlan
 
 
 class Analysis(NamedTuple):
-    """Figures by chunk.
+    """Figures by chunk."""
 
-    Attributes
-    ----------
-    depth : list of int
-        Longest distance from a chunk without inputs, in steps.
-    demand : list of int
-        Depth of the deepest direct or indirect dependent; -1 without any.
-    descendants : list of int
-        Upper bound of the number of dependents: one that is reached in two ways counts twice, capped at the number
-        of later chunks. Exact where each chunk has one consumer. An exact count takes quadratic time.
-    descendant_bytes : list of int
-        Bytes of the results of the dependents, an upper bound of the same kind.
-    """
-
+    #: Longest distance from a chunk without inputs, in steps.
     depth: list[int]
+    #: Depth of the deepest direct or indirect dependent; -1 without any.
     demand: list[int]
+    #: Upper bound of the number of dependents: one that is reached in two ways counts twice, capped at the number
+    #: of later chunks. Exact where each chunk has one consumer. An exact count takes quadratic time.
     descendants: list[int]
+    #: Bytes of the results of the dependents, an upper bound of the same kind.
     descendant_bytes: list[int]
 
 
