@@ -28,6 +28,8 @@ class Recorder:
             self._file = self.path.open("wb", buffering=0)
         except OSError as error:
             logger.warning("there is no log of the scheduler: %s", error)
+        # An engine that ends before its first event leaves a log without any.
+        self.write()
 
     def note(self, now_s: float, event: Event, instructions: Sequence[Instruction]) -> None:
         """Add an event and its instructions to the log."""
