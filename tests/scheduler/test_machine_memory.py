@@ -30,17 +30,6 @@ from tests.scheduler.limited import Host, pairs, sizes_of
 # -- admission ----------------------------------------------------------------------------------------------------
 
 
-def test_without_pressure_nothing_is_different():
-    graph_plan = pairs(8)
-    limited, free = (Host(sizes_of(graph_plan, 10, 1, 1), limit) for limit in (1000, 10**9))
-    for host in (limited, free):
-        host.submit(graph_plan)
-        host.run()
-    assert limited.started == free.started
-    assert limited.finished == {1}
-    assert not limited.ever_spilled
-
-
 def test_declared_bytes_hold_back_what_was_never_seen():
     graph_plan = pairs(8)
     graph_plan.declared_bytes = [40] * len(graph_plan.inputs)
@@ -154,19 +143,6 @@ def test_results_count_where_they_take_more_than_the_operand_was_seen_to_take():
     assert estimates.learn([], {}, {0: 10}) == set()
     assert estimates.learn([], {}, {0: 70}) == {0}
     assert (estimates.required_bytes(1), estimates.expected_bytes(1)) == (70, 50)
-
-
-def test_what_results_take_is_learnt():
-    graph_plan = plan(*[()] * 6, tuple(range(6)), operand_of=[0] * 6 + [1])
-    host = Host([40] * 6 + [0], limit=100, workers=4)
-    host.submit(graph_plan)
-    assert len(host.started) == 4
-    host.finish(0, 1, [host.hands[0][0][1]])
-    host.finish(1, 1, [host.hands[1][0][1]])
-    assert len(host.started) == 4
-    host.run()
-    assert host.finished == {1}
-    assert host.ever_spilled
 
 
 def test_small_chunks_pass_a_large_one_that_has_no_room():
@@ -328,18 +304,6 @@ def test_work_of_workers_comes_before_what_comes_from_elsewhere():
     host.take_results(1)
 
 
-def test_room_larger_than_the_limit_is_given_when_nothing_else_is_under_way():
-    host = Host([40], limit=100, workers=1)
-    host.submit(plan(()))
-    host.post(ReservationRequested(2, 500))
-    host.run_workers()
-    assert not host.granted
-    host.take_results(1)
-    assert host.granted == [2]
-    host.post(ReservationReleased(2))
-    assert not host.machine.graphs
-
-
 def test_idle_workers_are_given_what_waits_while_there_is_no_room_for_what_comes():
     host = Host([0] * 40, limit=100, workers=2)
     host.submit(plan(*[()] * 40, outputs=range(40)))
@@ -381,16 +345,6 @@ def test_what_is_needed_last_leaves_first():
     assert memory.choose_to_spill(objects.spill_candidates(), 5, set()) == [(1, 0)]
     assert memory.choose_to_spill(objects.spill_candidates(), 100, set()) == [(1, 1)]
     assert memory.choose_to_spill(objects.spill_candidates(), 100, set()) == []
-
-
-def test_results_that_only_the_user_waits_for_leave_before_others():
-    graph_plan = plan((), (), (0,), (1, 2), outputs=[0, 3], operand_of=[0, 0, 1, 2])
-    host = Host([40, 40, 40, 10], limit=100, workers=1)
-    graph_plan.declared_bytes = [40, 40, 40, 10]
-    host.submit(graph_plan)
-    host.run()
-    assert host.finished == {1}
-    assert (1, 0) in host.ever_spilled
 
 
 def with_first_on_disk(count: int) -> Host:
