@@ -232,7 +232,8 @@ class Engine:
         self._commands.call_soon(lambda: self._blocks.decref_object(ref))
 
     def reserve(self, key: Hashable, size_bytes: int, answer: Callable[[Exception | None], None]) -> int:
-        """Request bytes of the store, see `Reservation`; return the number of the reservation."""
+        """Request bytes of the store for data on their way; return the number of the reservation."""
+        # The engine's thread calls `answer` once: with None when the bytes are reserved, else with the reason.
         number = self._next_number()
 
         def command() -> None:
@@ -243,13 +244,15 @@ class Engine:
         return number
 
     def release_reservation(self, number: int) -> None:
-        """Release a reservation, granted or not."""
+        """Release a reservation, granted or not: the data are in the store, or will not come."""
 
         def command() -> None:
             if self._registry.reservations.pop(number, None) is not None:
                 self._loop.post(ReservationReleased(number))
 
-        self._commands.call_soon(command)
+        with contextlib.suppress(Exception):
+            # An engine that has ended holds no memory.
+            self._commands.call_soon(command)
 
     def client_finished(self, run: GraphRun, chunk: int, value: Any, steps_s: tuple[float, float, float]) -> None:
         """Receive the value of a chunk that the user's process computed."""
