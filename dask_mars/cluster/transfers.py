@@ -16,7 +16,6 @@ from dask.sizeof import sizeof
 
 from dask_mars.cluster.stored_result import StoredResult
 from dask_mars.engine.engine import Engine
-from dask_mars.engine.reservations import Reservation
 
 logger = logging.getLogger(__name__)
 
@@ -40,19 +39,20 @@ class Transfers:
 
         If there can never be enough, continue without: the reader of the values will report it.
         """
-        if self.engine is None or size_bytes < _LEAST_BYTES:
+        engine = self.engine
+        if engine is None or size_bytes < _LEAST_BYTES:
             yield
             return
         answer: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         reservation = None
         try:
-            reservation = Reservation(self.engine, name, size_bytes, _settler(answer))
+            reservation = engine.reserve(name, size_bytes, _settler(answer))
             error = await answer
         except Exception as stopped:
             error = stopped
         except BaseException:
             if reservation is not None:
-                reservation.release()
+                engine.release_reservation(reservation)
             raise
         if error is not None:
             logger.debug("no room for %s: %s", name, error)
@@ -60,7 +60,7 @@ class Transfers:
             yield
         finally:
             if reservation is not None:
-                reservation.release()
+                engine.release_reservation(reservation)
 
     async def put(self, values: dict[Any, Any], keys: Collection[Any]) -> None:
         """Put the large values under some keys of a mapping into the store."""

@@ -23,24 +23,13 @@ _served = threading.local()
 
 
 class Commands:
-    """A queue of functions for the engine's thread.
-
-    Attributes
-    ----------
-    reader, writer : int
-        Ends of the pipe that wakes the engine's thread.
-    is_closing : bool
-        Whether the engine is about to end.
-    ended : threading.Event
-        Set once the thread has released everything. `Thread.is_alive` is unreliable: once Ctrl-C interrupts it
-        (CPython 3.11 and 3.12), the thread counts as ended.
-    reason : BaseException or None
-        Reason of the engine's end.
-    """
+    """A queue of functions for the engine's thread."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.is_closing = False
+        #: Set once the thread has released everything. `Thread.is_alive` is unreliable: once Ctrl-C interrupts it
+        #: (CPython 3.11 and 3.12), the thread counts as ended.
         self.ended = threading.Event()
         self.reason: BaseException | None = None
         self._queue: deque[Callable[[], None]] = deque()
@@ -51,6 +40,7 @@ class Commands:
         self._late: Future[Any] | None = None
         # The pipe must not take the place of a standard stream that is closed.
         hold_streams()
+        #: Ends of the pipe that wakes the engine's thread.
         self.reader, self.writer = os.pipe()
         os.set_blocking(self.reader, False)
         os.set_blocking(self.writer, False)
@@ -150,6 +140,3 @@ class Commands:
         """In a process forked from the engine's, replace the lock, which a lost thread may hold."""
         self.is_closing = True
         self._lock = threading.Lock()
-
-
-__all__ = ["Commands"]

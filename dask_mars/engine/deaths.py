@@ -56,15 +56,10 @@ def record_death(
 
 
 def check_memory_limit(settings: Settings, pid: int) -> None:
-    """Raise if processes take all memory before they have computed anything, as the first worker shows.
-
-    The check precedes the worker's first result, so that either all computations fail or none. The user's own data
-    do not count: they may fill most of the machine's memory.
-    """
+    """Raise if processes take all memory before they have computed anything, as the first worker shows."""
+    # The check precedes the worker's first result, so that either all computations fail or none. The user's own
+    # data do not count: they may fill most of the machine's memory.
     limit_bytes = settings.memory_limit
     error = MemoryLimitTooLow(limit_bytes, settings.num_workers, estimate_memory([pid]), library_bytes([pid]))
     if error.least_bytes > limit_bytes:
         raise error
-
-
-__all__ = ["OverLimit", "check_memory_limit", "record_death"]

@@ -45,29 +45,10 @@ from dask_mars.store.store import bytes_to_store
 
 
 class Engine:
-    """Runs chunk graphs on its own worker processes.
+    """Runs chunk graphs on its own worker processes."""
 
-    Client threads send commands through a queue, and the engine answers through each graph's inbox. It keeps every
-    arena open, so that chunks outlive the worker that sealed them.
-
-    Parameters
-    ----------
-    settings : Settings
-        Number of workers, memory, policy.
-    is_agent : bool, optional
-        Whether the engine computes subtasks of a cluster.
-
-    Attributes
-    ----------
-    settings : Settings
-        The settings, with the store's limit as the arenas allow it.
-    store : Store
-        This process's view of the shared store.
-    view : EngineView
-        Figures for listeners.
-    inspection : Inspection
-        Answers questions about graphs, workers and memory.
-    """
+    # Client threads send commands through a queue, and the engine answers through each graph's inbox. It keeps
+    # every arena open, so that chunks outlive the worker that sealed them.
 
     def __init__(self, settings: Settings, is_agent: bool = False) -> None:
         if greenlets.has_eventlet():
@@ -87,6 +68,7 @@ class Engine:
         except BaseException:
             self._commands.close()
             raise
+        #: The settings, with the store's limit as the arenas allow it.
         self.settings, self.store = loop.settings, loop.registry.store
         self.view, self.inspection = loop.view, loop.inspection
         self._registry, self._runs = loop.registry, loop.registry.runs
@@ -95,10 +77,8 @@ class Engine:
         self._thread.start()
 
     def prepare(self, graph: ChunkGraph, plan: GraphPlan, observed: bool, values_wanted: bool) -> GraphRun:
-        """Give a graph a number.
-
-        Separate from `submit`, so that the caller can cancel a graph whose submission was interrupted.
-        """
+        """Give a graph a number."""
+        # Separate from `submit`, so that the caller can cancel a graph whose submission was interrupted.
         number, copied_bytes = self._next_number(), dict(plan.copied_bytes)
         return GraphRun(number, graph, plan, 0, observed, values_wanted, copied_bytes=copied_bytes)
 
@@ -127,10 +107,8 @@ class Engine:
         self._commands.call_soon(command)
 
     def cancel(self, run: GraphRun, computed_in_client: Collection[int] = ()) -> None:
-        """Stop a graph: queued chunks at once, running ones within the grace period.
-
-        The user's process still reports the chunks in `computed_in_client`, and no others.
-        """
+        """Stop a graph: queued chunks at once, running ones within the grace period."""
+        # The user's process still reports the chunks in `computed_in_client`, and no others.
 
         def command() -> None:
             self._loop.post(GraphCancelled(run.number))
@@ -198,25 +176,7 @@ class Engine:
         return persisted, [weak_reference_to(chunk, self._loop.gone.append) for chunk in persisted]
 
     def put(self, name: str, values: Sequence[Any]) -> list[Any]:
-        """Put values into the shared store, where they stay as long as anything refers to them.
-
-        Parameters
-        ----------
-        name : str
-            Name of the values, for inspection of the engine.
-        values : sequence
-            Copied at once, even while workers are busy.
-
-        Returns
-        -------
-        list
-            A handle for each stored value; small values themselves.
-
-        Raises
-        ------
-        StoreFull
-            There is no room, not even on disk.
-        """
+        """Put values into the shared store, where they stay as long as anything refers to them."""
         number = self._next_number()
 
         def command() -> list[Any] | Exception:
@@ -272,7 +232,8 @@ class Engine:
         self._commands.call_soon(lambda: self._blocks.decref_object(ref))
 
     def reserve(self, key: Hashable, size_bytes: int, answer: Callable[[Exception | None], None]) -> int:
-        """Request bytes of the store, see `Reservation`; return the number of the reservation."""
+        """Request bytes of the store for data on their way; return the number of the reservation."""
+        # The engine's thread calls `answer` once: with None when the bytes are reserved, else with the reason.
         number = self._next_number()
 
         def command() -> None:
@@ -283,13 +244,15 @@ class Engine:
         return number
 
     def release_reservation(self, number: int) -> None:
-        """Release a reservation, granted or not."""
+        """Release a reservation, granted or not: the data are in the store, or will not come."""
 
         def command() -> None:
             if self._registry.reservations.pop(number, None) is not None:
                 self._loop.post(ReservationReleased(number))
 
-        self._commands.call_soon(command)
+        with contextlib.suppress(Exception):
+            # An engine that has ended holds no memory.
+            self._commands.call_soon(command)
 
     def client_finished(self, run: GraphRun, chunk: int, value: Any, steps_s: tuple[float, float, float]) -> None:
         """Receive the value of a chunk that the user's process computed."""
@@ -353,13 +316,7 @@ class Engine:
         return self._loop.workforce.pids()
 
     def cancel_graph(self, number: int, patience_s: float | None = None) -> bool:
-        """Cancel a graph by its number; return False if it is done or unknown.
-
-        Raises
-        ------
-        TimeoutError
-            The engine's thread did not answer in time. It still cancels the graph later, unless the graph is done.
-        """
+        """Cancel a graph by its number; return False if it is done or unknown."""
 
         def cancel() -> bool:
             run = self._runs.get(number)
@@ -383,6 +340,3 @@ class Engine:
                 self._commands.call_soon(lambda: None)
             self._commands.ended.wait()
             self._thread.join()
-
-
-__all__ = ["Engine"]

@@ -100,26 +100,11 @@ class Executor:
             if unsent.unsendable:
                 self._post(ChunksReturned(handle.number, run.number, unsent.unsendable, to_client=True))
 
-    def _free(self, instruction: Free) -> None:
-        self._objects.free(self._runs[instruction.graph], instruction.chunks)
-
     def _interrupt(self, instruction: Interrupt) -> None:
         handle = self._workers[instruction.worker]
         handle.send(Drop(instruction.graph))
         if instruction.force:
             self._cancellation.add_stop_deadline(handle, instruction.graph)
-
-    def _grant_quota(self, instruction: GrantQuota) -> None:
-        self._memory.grant(instruction.worker, instruction.growth_bytes)
-
-    def _refuse_quota(self, instruction: RefuseQuota) -> None:
-        self._memory.refuse(instruction.worker, instruction.is_postponed)
-
-    def _renew_workers(self, instruction: RenewWorkers) -> None:
-        self._memory.renew_workers(instruction.is_strict)
-
-    def _recall_queued(self, instruction: RecallQueued) -> None:
-        self._workforce.request_recall(instruction.worker)
 
     def _spill(self, instruction: Spill) -> None:
         objects = self._objects
@@ -184,9 +169,6 @@ class Executor:
             if ref is not None:
                 self._spill_writer.read_ahead(ref)
 
-    def _grant_reservation(self, instruction: GrantReservation) -> None:
-        self._answer(instruction.reservation, None)
-
     def _refuse_reservation(self, instruction: RefuseReservation) -> None:
         number = instruction.reservation
         key = repr(self._registry.reservations[number].key)
@@ -229,17 +211,17 @@ class Executor:
 
     _handlers: ClassVar[dict[type, Callable[[Executor, Any], None]]] = {
         Run: _run,
-        Free: _free,
+        Free: lambda self, it: self._objects.free(self._runs[it.graph], it.chunks),
         Interrupt: _interrupt,
-        RecallQueued: _recall_queued,
+        RecallQueued: lambda self, it: self._workforce.request_recall(it.worker),
         Spill: _spill,
         UseSpilled: _use_spilled,
         UseRestored: _use_restored,
         ForgetObjects: _forget_objects,
-        GrantQuota: _grant_quota,
-        RefuseQuota: _refuse_quota,
-        RenewWorkers: _renew_workers,
-        GrantReservation: _grant_reservation,
+        GrantQuota: lambda self, it: self._memory.grant(it.worker, it.growth_bytes),
+        RefuseQuota: lambda self, it: self._memory.refuse(it.worker, it.is_postponed),
+        RenewWorkers: lambda self, it: self._memory.renew_workers(it.is_strict),
+        GrantReservation: lambda self, it: self._answer(it.reservation, None),
         RefuseReservation: _refuse_reservation,
         ReadAhead: _read_ahead,
         Refuse: _refuse,

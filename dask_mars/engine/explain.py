@@ -30,18 +30,11 @@ _DOES = {"prepare": "prepares", "load": "loads the inputs of", "compute": "compu
 
 
 class RunningStep(NamedTuple):
-    """The step that a worker is running.
-
-    Attributes
-    ----------
-    graph, chunk : int
-        Graph and chunk that it works on.
-    name : str
-        The step, one of `control.STEPS`.
-    """
+    """The step that a worker is running."""
 
     graph: int
     chunk: int
+    #: The step, one of `control.STEPS`.
     name: str
 
 
@@ -106,10 +99,8 @@ def explain_chunk(
     steps: Mapping[int, RunningStep] = _NO_STEPS,
     labels: Mapping[int, str] = _NO_LABELS,
 ) -> str:
-    """Explain why a chunk is not being computed, and if it waits for another, why that one is not.
-
-    Chunks have their ids in brackets.
-    """
+    """Explain why a chunk is not being computed, and if it waits for another, why that one is not."""
+    # Chunks have their ids in brackets.
     return "\n".join(_reasons(machine, run, run.number, chunk, now_s, steps, labels))
 
 

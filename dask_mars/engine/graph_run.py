@@ -112,93 +112,49 @@ Message = RunInClient | Started | Done | Printed | Warned | Finished | Released 
 
 
 class ChunkMeasurements(NamedTuple):
-    """Measurements of a computation's chunks.
-
-    Attributes
-    ----------
-    graph : int
-        The graph's number.
-    keys : sequence of key
-        Key of each chunk.
-    durations_s : array
-        Duration of each chunk, negative if it is not computed.
-    stored_bytes : array
-        Size of each chunk in the store when it was computed there, 0 for small values.
-    """
+    """Measurements of a computation's chunks."""
 
     graph: int
     keys: Sequence[Key]
+    #: Duration of each chunk, negative if it is not computed.
     durations_s: array[float]
+    #: Size of each chunk in the store when it was computed there, 0 for small values.
     stored_bytes: array[int]
 
 
 @dataclass(slots=True, eq=False)
 class GraphRun:
-    """A graph in the engine's hands.
-
-    Attributes
-    ----------
-    number : int
-        The graph's number in the engine.
-    graph : ChunkGraph
-        The chunks to compute.
-    plan : GraphPlan
-        The state machine's view of the graph.
-    context : int
-        Number of the surroundings of its tasks.
-    observed, values_wanted : bool
-        Whether the calling thread asks for `Started` and `Done`, and for the values in them.
-    variables : contextvars.Context
-        Context of the submitting thread; threads run tasks in copies of it.
-    inbox : queue.SimpleQueue
-        Messages to the calling thread.
-    refs : list
-        Location of each chunk's value in the shared store, or None.
-    values : dict
-        Values in the user's process: given, or computed by tasks that ran here.
-    copied_bytes : dict
-        Store size of each large entry of `values`, in bytes.
-    packed : dict
-        Operands as they travel; None for those that cannot.
-    literal_blocks : list of Block
-        Blocks of the client's arena that live as long as the graph.
-    errors : dict
-        The last failure of each chunk that has failed.
-    client_only : set of int
-        Chunks whose results workers could not send.
-    may_hold_files : bool
-        Whether workers have received or made objects that may hold files open.
-    one_by_one : bool
-        Whether to send one chunk per message, because a worker could not read some chunk of a message.
-    measurements : ChunkMeasurements
-        Measurements of the computed chunks.
-    saver : Saver or None
-        Saves computed chunks.
-    subtask_ids : SubtaskIds
-        Ids of chunks for messages to people.
-    modules : collection of str
-        Modules of libraries that its tasks are known to import.
-    finished : int
-        Number of computed chunks.
-    """
+    """A graph in the engine's hands."""
 
     number: int
     graph: ChunkGraph
     plan: GraphPlan
     context: int
+    #: Whether the calling thread asks for `Started` and `Done`, and for the values in them.
     observed: bool = False
     values_wanted: bool = False
+    #: Context of the submitting thread; threads run tasks in copies of it.
     variables: contextvars.Context = field(default_factory=contextvars.Context)
     inbox: queue.SimpleQueue[Message] = field(default_factory=queue.SimpleQueue)
+    #: Location of each chunk's value in the shared store, or None.
     refs: list[ObjectRef | None] = field(default_factory=list)
+    #: Values in the user's process: given, or computed by tasks that ran here.
     values: dict[int, Any] = field(default_factory=dict)
+    #: Store size of each large entry of `values`, in bytes.
     copied_bytes: dict[int, int] = field(default_factory=dict)
+    #: Operands as they travel; None for those that cannot.
     packed: dict[int, PackedOperand | None] = field(default_factory=dict)
+    #: Blocks of the client's arena that live as long as the graph.
     literal_blocks: list[Block] = field(default_factory=list)
+    #: The last failure of each chunk that has failed.
     errors: dict[int, BaseException | FailureRecord] = field(default_factory=dict)
+    #: Chunks whose results workers could not send.
     client_only: set[int] = field(default_factory=set)
+    #: Whether workers have received or made objects that may hold files open.
     may_hold_files: bool = False
+    #: Whether to send one chunk per message, because a worker could not read some chunk of a message.
     one_by_one: bool = False
+    #: Modules of libraries that its tasks are known to import.
     modules: Collection[str] = ()
     finished: int = 0
     saver: Saver | None = None

@@ -15,24 +15,7 @@ _LOOK_S = 0.02
 
 
 class IdleClock:
-    """Determines what an idle engine gives back, from the time for which it has had no work.
-
-    Parameters
-    ----------
-    trim_s : float
-        Seconds after which free memory goes back to the system.
-    timeout_s : float or None
-        Seconds after which the worker processes end; None for never.
-
-    Examples
-    --------
-    >>> clock = IdleClock(trim_s=10, timeout_s=600)
-    >>> clock.note(has_work=False, now_s=5)
-    >>> clock.next_s(is_trimmed=False, has_workers=True), clock.next_s(is_trimmed=True, has_workers=True)
-    (15, 605)
-    >>> clock.is_trim_due(now_s=15), clock.is_end_due(now_s=15)
-    (True, False)
-    """
+    """Determines what an idle engine gives back, from the time for which it has had no work."""
 
     def __init__(self, trim_s: float, timeout_s: float | None) -> None:
         self._trim_s = trim_s
@@ -70,10 +53,9 @@ class IdleClock:
 
 
 class EndingWorkers:
-    """Workers that are ending: processes may run exit handlers, threads may finish a chunk.
+    """Workers that are ending: processes may run exit handlers, threads may finish a chunk."""
 
-    While such a worker lives it may take blocks of its arena, so the engine starts none in its place.
-    """
+    # While such a worker lives it may take blocks of its arena, so the engine starts none in its place.
 
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
@@ -116,6 +98,3 @@ class EndingWorkers:
     def next_s(self, now_s: float) -> float | None:
         """Return when to poll next, None without ending workers."""
         return now_s + _LOOK_S if self._handles else None
-
-
-__all__ = ["EndingWorkers", "IdleClock"]

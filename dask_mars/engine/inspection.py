@@ -21,11 +21,10 @@ from dask_mars.store.in_place_sealing import has_object_quotas
 
 
 class Inspection:
-    """Inspects an engine's parts.
+    """Inspects an engine's parts."""
 
-    Any thread may ask. After `patience_s`, by default never, a question raises `TimeoutError`; after the engine's
-    end it raises the reason, such as `EngineStopped`.
-    """
+    # Any thread may ask. After `patience_s`, by default never, a question raises `TimeoutError`; after the
+    # engine's end it raises the reason, such as `EngineStopped`.
 
     def __init__(self, machine: Machine, registry: Registry, commands: Commands, view: EngineView) -> None:
         self._machine = machine
@@ -35,13 +34,7 @@ class Inspection:
         self._view = view
 
     def explain(self, key: Any = None, patience_s: float | None = None) -> str:
-        """Describe the progress of each graph, or why the chunk of a key is not computed.
-
-        Raises
-        ------
-        KeyError
-            No running graph has the key.
-        """
+        """Describe the progress of each graph, or why the chunk of a key is not computed."""
         if key is None:
             return self._call(self._explain, patience_s)
         # The calling thread looks the key up: comparing a user's objects may run any code, for any time.
@@ -182,6 +175,3 @@ class Inspection:
     def _dispatched_of(self, graph: int) -> list[int]:
         holders = [*self._registry.workers, CLIENT]
         return [chunk for holder in holders for number, chunk in self._machine.in_hand(holder) if number == graph]
-
-
-__all__ = ["Inspection"]

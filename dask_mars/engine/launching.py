@@ -107,6 +107,3 @@ class ForkedProcess:
     def kill(self) -> None:
         """End the process at once."""
         self.send_signal(signal.SIGKILL)
-
-
-__all__ = ["ForkedProcess", "is_launching", "launch"]

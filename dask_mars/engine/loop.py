@@ -54,15 +54,7 @@ _LIVENESS_S = 2.0
 
 
 class EngineLoop:
-    """The parts of an engine, which only its thread runs.
-
-    Attributes
-    ----------
-    machine, registry, workforce, memory, inspection, startup, view
-        Parts of the engine.
-    gone : deque
-        References to persisted objects that the user has dropped.
-    """
+    """The parts of an engine, which only its thread runs."""
 
     def __init__(self, settings: Settings, commands: Commands, is_agent: bool) -> None:
         count = settings.num_workers
@@ -72,6 +64,7 @@ class EngineLoop:
         settings = dataclasses.replace(settings, store_limit=min(settings.store_limit, most_bytes))
         self.settings = settings
         self.machine = machine = Machine(_parameters(settings, capacity_bytes, most_bytes))
+        #: References to persisted objects that the user has dropped.
         self.gone: deque[PersistedWeakRef] = deque()
         self._commands = commands
         self._events: deque[Event] = deque()
@@ -299,5 +292,3 @@ def _forget_loops() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_loops)
-
-__all__ = ["EngineLoop"]

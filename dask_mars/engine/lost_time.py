@@ -40,24 +40,13 @@ class Lost(NamedTuple):
 
 
 class LostTime:
-    """Samples the times of threads.
-
-    Attributes
-    ----------
-    can_tell : bool
-        Whether the system reports the time that threads waited for a processor.
-
-    Examples
-    --------
-    >>> lost = LostTime()
-    >>> lost.look([], now_s=10.0)
-    Lost(lock_s=0.0, others_s=0.0)
-    """
+    """Samples the times of threads."""
 
     def __init__(self) -> None:
         self._looked_s, self._used_s = 0.0, 0.0
         self._modules = 0
         self._times: dict[int, _Times] = {}
+        #: Whether the system reports the time that threads waited for a processor.
         self.can_tell = True
 
     def look(self, threads: Collection[ThreadHandle], now_s: float) -> Lost:
@@ -92,33 +81,9 @@ def has_lock() -> bool:
 
 
 def lost_s(elapsed_s: float, used_s: float, spent: Collection[tuple[float, float]]) -> float:
-    """Return the processor seconds that threads have lost to each other.
-
-    Other programs prolong the time that a thread holds the lock. Lost clock time is therefore scaled by the share
-    of requested processor time that the threads got.
-
-    Parameters
-    ----------
-    elapsed_s : float
-        Elapsed clock time.
-    used_s : float
-        Processor time of the whole process.
-    spent : collection of (float, float)
-        Idle seconds of each thread, and its seconds ready without a processor.
-
-    Examples
-    --------
-    Two threads that compute in turns lose a second each, or half of that if they have a processor for half of the
-    time:
-
-    >>> lost_s(2.0, 2.0, [(0.0, 0.0), (0.0, 0.0)]), lost_s(2.0, 1.0, [(0.0, 0.5), (0.0, 0.5)])
-    (2.0, 1.0)
-
-    Two that compute in parallel lose nothing, even on one processor; nor do those that wait for a network.
-
-    >>> lost_s(2.0, 2.0, [(0.0, 1.0), (0.0, 1.0)]), lost_s(2.0, 0.1, [(0.0, 0.0), (0.0, 0.0)])
-    (0.0, 0.0)
-    """
+    """Return the processor seconds that threads have lost to each other."""
+    # Other programs prolong the time that a thread holds the lock. Lost clock time is therefore scaled by the
+    # share of requested processor time that the threads got.
     if len(spent) < 2:
         # A single thread shares the lock only with the engine.
         return 0.0
@@ -130,25 +95,9 @@ def lost_s(elapsed_s: float, used_s: float, spent: Collection[tuple[float, float
 
 
 def others_s(elapsed_s: float, used_s: float, spent: Collection[tuple[float, float]]) -> float:
-    """Return the seconds with work in which other programs kept the threads from running.
-
-    Parameters
-    ----------
-    elapsed_s, used_s, spent
-        As of `lost_s`.
-
-    Examples
-    --------
-    In parallel, and one after the other:
-
-    >>> others_s(4.0, 4.0, [(0.0, 2.0), (0.0, 2.0)]), others_s(4.0, 1.0, [(0.0, 3.0), (0.0, 0.0)])
-    (2.0, 3.0)
-    """
+    """Return the seconds with work in which other programs kept the threads from running."""
     queued_s = sum([queued_s for _, queued_s in spent])
     if not queued_s:
         return 0.0
     busy_s = max([elapsed_s - idle_s for idle_s, _ in spent])
     return max(busy_s, 0.0) * queued_s / (used_s + queued_s)
-
-
-__all__ = ["LostTime", "has_lock", "lost_s", "others_s"]

@@ -71,41 +71,22 @@ Running = tuple[int, int] | None
 
 @dataclass(slots=True)
 class WorkerMemory:
-    """Memory that one worker process takes for itself.
-
-    Attributes
-    ----------
-    pid : int
-        Its process id.
-    baseline_bytes : int
-        Private memory when it came up.
-    private_bytes : int
-        Private memory at the last measurement.
-    grown_bytes : int
-        Growth of memory taken without asking, between the last two measurements.
-    grown_per_s : float
-        The same per second.
-    running : tuple of int or None
-        Graph and chunk that it ran at the last measurement.
-    begun_bytes : int
-        Private memory at the first measurement of this chunk, or the least since.
-    noted_bytes : int
-        Growth that was last recorded.
-    paused_s : float or None
-        Time at which it was paused.
-    asked_bytes : int
-        Private memory that it has requested for this chunk.
-    """
+    """Memory that one worker process takes for itself."""
 
     pid: int
+    #: Private memory when it came up.
     baseline_bytes: int
     private_bytes: int
+    #: Growth of memory taken without asking, between the last two measurements.
     grown_bytes: int = 0
     grown_per_s: float = 0.0
     running: Running = None
+    #: Private memory at the first measurement of this chunk, or the least since.
     begun_bytes: int = 0
+    #: Growth that was last recorded.
     noted_bytes: int = 0
     paused_s: float | None = None
+    #: Private memory that it has requested for this chunk.
     asked_bytes: int = 0
 
     @property
@@ -167,23 +148,7 @@ def decide(
     may_shrink: bool,
     now_s: float,
 ) -> Orders:
-    """Decide which workers to pause, resume or end.
-
-    Parameters
-    ----------
-    workers : mapping
-        Workers that are up, by number.
-    free_bytes : int
-        What is left of the limit; negative if it is exceeded.
-    margin_bytes : int
-        Minimum of free bytes.
-    share_bytes : int
-        Growth allowed to each worker in any case.
-    may_shrink : bool
-        Whether memory will become free: a file is being written, or a worker runs that is not paused.
-    now_s : float
-        The time, on the clock of `WorkerMemory.paused_s`.
-    """
+    """Decide which workers to pause, resume or end; negative `free_bytes` exceed the limit."""
     paused = sorted(
         (worker.growth_bytes, number) for number, worker in workers.items() if worker.paused_s is not None
     )
@@ -222,27 +187,7 @@ def decide(
 
 
 class MemoryWatch:
-    """Measures the processes of an engine.
-
-    Attributes
-    ----------
-    workers : dict
-        Memory of workers that are up, by number.
-    client_bytes : int
-        Memory of the user's process.
-    private_bytes : int
-        Private memory of all processes, plus programs and libraries once.
-    used_bytes : int
-        The same plus shared memory.
-    room_bytes : int
-        Growth allowed to workers and shared memory together.
-    free_bytes : int
-        What is left of the room, less the growth extrapolated to the horizon; negative if it is exceeded.
-    is_hopeless : bool
-        Whether processes take all of the limit before they have computed anything.
-    next_s : float
-        Latest time of the next measurement, on the monotonic clock.
-    """
+    """Measures the processes of an engine."""
 
     def __init__(
         self, limit_bytes: int, num_workers: int, client_pid: int, arenas: Collection[int], proc: Path = PROC
@@ -260,9 +205,13 @@ class MemoryWatch:
         self._looked_s = 0.0
         self._ahead_bytes = 0
         self.workers: dict[int, WorkerMemory] = {}
+        #: The user's process; all processes, plus programs and libraries once; the same plus shared memory.
         self.client_bytes = self.private_bytes = self.used_bytes = 0
+        #: Growth allowed to workers and shared memory together; what is left, less the growth that is expected.
         self.room_bytes = self.free_bytes = limit_bytes
+        #: Whether processes take all of the limit before they have computed anything.
         self.is_hopeless = False
+        #: Latest time of the next measurement, on the monotonic clock.
         self.next_s = 0.0
 
     def add(self, number: int, pid: int) -> None:
@@ -317,17 +266,7 @@ class MemoryWatch:
         self.next_s = now_s + max(min(left_s, _LONGEST_S), shortest_s)
 
     def limits(self, store_bytes: int, waiting_bytes: int, reserved_bytes: Callable[[int], int]) -> Limits:
-        """Derive the store's limits from the last measurement.
-
-        Parameters
-        ----------
-        store_bytes : int
-            Maximum size of the store.
-        waiting_bytes : int
-            Bytes that workers hold or may take, and that no measurement shows.
-        reserved_bytes : callable
-            Returns the private memory that is reserved for a worker's chunks, besides granted requests.
-        """
+        """Derive the store's limits from the last measurement."""
         # Reserved growth is not counted a second time when the worker takes it.
         growth = sum(
             [
@@ -386,15 +325,3 @@ class MemoryWatch:
         if not self.is_short and not any(worker.paused_s is not None for worker in self.workers.values()):
             return Orders()
         return decide(self.workers, self.free_bytes, self._margin_bytes, self.share_bytes, may_shrink, now_s)
-
-
-__all__ = [
-    "LEAST_SHARE_BYTES",
-    "Limits",
-    "MemoryWatch",
-    "Orders",
-    "Running",
-    "WorkerMemory",
-    "decide",
-    "slack_bytes",
-]

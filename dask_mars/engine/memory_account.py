@@ -133,6 +133,3 @@ def measure_processes(pid: int, workers: Mapping[int, int]) -> tuple[ProcessMemo
     """Measure the private memory of each process: 10 us per process, and without /proc milliseconds."""
     processes = [(None, pid), *sorted(workers.items())]
     return tuple([ProcessMemory(worker, pid, estimate_memory([pid])) for worker, pid in processes])
-
-
-__all__ = ["MemoryAccount", "ProcessMemory", "measure_processes"]

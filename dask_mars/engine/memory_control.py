@@ -31,15 +31,7 @@ _RENEWAL_S, _RENEWAL_LOOK_S = 0.05, 0.005
 
 
 class MemoryControl:
-    """Carries out what measurements and requests call for.
-
-    Attributes
-    ----------
-    limits : Limits
-        Current limits of the store.
-    watch : MemoryWatch
-        The measurements.
-    """
+    """Carries out what measurements and requests call for."""
 
     def __init__(
         self,
@@ -164,10 +156,8 @@ class MemoryControl:
         return now_s + _RENEWAL_LOOK_S if self.is_renewing else None
 
     def renew_workers(self, is_strict: bool) -> None:
-        """Have workers give leftover memory back, and later replace idle ones that do not.
-
-        If `is_strict` this concerns every worker, else those above their share.
-        """
+        """Have workers give leftover memory back, and later replace idle ones that do not."""
+        # If `is_strict` this concerns every worker, else those above their share.
         self.measure()
         # Memory that workers keep is warm for the next chunk, so they give it back only when it is in the way.
         if (is_strict or self.watch.grown(is_strict)) and self.watch.may_shrink(self._machine.growing()):
@@ -239,6 +229,3 @@ class MemoryControl:
         """Let workers write results to disk if memory has no room; without a disk these fail."""
         with contextlib.suppress(SpillError):
             self._control.spill_directory = self._registry.spill_writer.make_directory()
-
-
-__all__ = ["MemoryControl"]

@@ -24,17 +24,7 @@ from dask_mars.store.store import Store
 
 @dataclass(slots=True)
 class PersistedEntry:
-    """A persisted object.
-
-    Attributes
-    ----------
-    key : hashable
-        Dask's key of the chunk.
-    ref : ObjectRef
-        Its location.
-    reference : PersistedWeakRef
-        Weak reference to the user's handle.
-    """
+    """A persisted object."""
 
     key: Hashable
     ref: ObjectRef
@@ -42,20 +32,7 @@ class PersistedEntry:
 
 
 class ObjectTable:
-    """The objects of an engine. Only the engine's thread changes it.
-
-    Attributes
-    ----------
-    blocks : ReferenceCounts
-        References to blocks and files.
-    persisted : dict
-        The persisted objects by id.
-    files : dict
-        Files of spilled objects, by graph and chunk; a file lives as long as its object, also while the object is
-        in memory.
-    is_short : bool
-        Whether pages of released blocks go back to the system at once.
-    """
+    """The objects of an engine. Only the engine's thread changes it."""
 
     def __init__(
         self,
@@ -72,7 +49,10 @@ class ObjectTable:
         self._large_bytes = large_bytes
         self.blocks = ReferenceCounts(self._release_block, remove_file)
         self.persisted: dict[ObjectId, PersistedEntry] = {}
+        #: Files of spilled objects, by graph and chunk; a file lives as long as its object, also while the object
+        #: is in memory.
         self.files: dict[int, dict[int, ObjectRef]] = {}
+        #: Whether pages of released blocks go back to the system at once.
         self.is_short = False
         #: Whether the blocks now being released were written to disk.
         self._is_spilling = False
@@ -110,11 +90,9 @@ class ObjectTable:
         self.files.setdefault(id[0], {})[id[1]] = ref
 
     def move(self, ids: Iterable[ObjectId], ref: ObjectRef, besides: WorkerHandle | None = None) -> None:
-        """Change the location of an object under all of its ids.
-
-        The workers that know the old location learn the new one, `besides` one that has reported it; of an object
-        that goes to disk they forget the location.
-        """
+        """Change the location of an object under all of its ids."""
+        # The workers that know the old location learn the new one, `besides` one that has reported it; of an
+        # object that goes to disk they forget the location.
         self._is_spilling = is_spilled(ref)
         for graph, chunk in ids:
             persisted = self.persisted.get((graph, chunk))
@@ -237,6 +215,3 @@ class ObjectTable:
             store.release(offset)
         elif arena in self._workers:
             self._workers[arena].to_release.append(offset)
-
-
-__all__ = ["ObjectTable", "PersistedEntry"]

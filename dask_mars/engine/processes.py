@@ -91,14 +91,9 @@ class ProcessHandle(WorkerHandle):
 
 
 def _watch_exit(pid: int) -> int | None:
-    """Return a descriptor that becomes readable when the process ends, where the system supports that.
-
-    The end of the socket's stream tells it too, unless a task left a process behind that inherited the socket.
-    """
+    """Return a descriptor that becomes readable when the process ends, where the system supports that."""
+    # The end of the socket's stream tells it too, unless a task left a process behind that inherited the socket.
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
         return None
-
-
-__all__ = ["ProcessHandle"]

@@ -15,10 +15,9 @@ logger = logging.getLogger(__name__)
 
 
 class Recorder:
-    """Writes events and instructions to a file, as they come.
+    """Writes events and instructions to a file, as they come."""
 
-    Errors of the disk do not concern the computations: the log ends there.
-    """
+    # Errors of the disk do not concern the computations: the log ends there.
 
     def __init__(self, path: str, engine: int, parameters: Parameters) -> None:
         self.path = Path(path.replace("{pid}", str(os.getpid())).replace("{engine}", str(engine))).expanduser()
@@ -29,6 +28,8 @@ class Recorder:
             self._file = self.path.open("wb", buffering=0)
         except OSError as error:
             logger.warning("there is no log of the scheduler: %s", error)
+        # An engine that ends before its first event leaves a log without any.
+        self.write()
 
     def note(self, now_s: float, event: Event, instructions: Sequence[Instruction]) -> None:
         """Add an event and its instructions to the log."""
@@ -53,6 +54,3 @@ class Recorder:
         file, self._file = self._file, None
         if file is not None:
             file.close()
-
-
-__all__ = ["Recorder"]

@@ -21,47 +21,16 @@ _LARGE_SHARE = 32
 
 @dataclass(slots=True)
 class ReservationRecord:
-    """A reservation of bytes of the store for data from outside graphs.
-
-    Attributes
-    ----------
-    key : hashable
-        Name of the data, for inspection.
-    size_bytes : int
-        Number of bytes.
-    answer : callable or None
-        Called with None once the bytes are reserved, or with the reason why they never will be; None after that.
-    """
+    """A reservation of bytes of the store for data from outside graphs."""
 
     key: Hashable
     size_bytes: int
+    #: Called with None once the bytes are reserved, or with the reason why they never will be; None after that.
     answer: Callable[[Exception | None], None] | None
 
 
 class Registry:
-    """State that an engine's parts share. Only its thread changes it.
-
-    Attributes
-    ----------
-    settings, resources
-        As given.
-    store, control
-        The store and the control page of the resources.
-    runs : dict
-        The computations by graph number.
-    workers : dict
-        The workers by number.
-    objects : ObjectTable
-        Where the objects are.
-    reservations : dict
-        Reservations that are not released, by number.
-    last_measurements : ChunkMeasurements or None
-        Measurements of the last released computation.
-    in_use_bytes, peak_bytes : int
-        Memory of all processes and arenas, last measured and peak; 0 before.
-    blocks, sender, spill_writer
-        Reference counts, sender and spill writer of this store.
-    """
+    """State that an engine's parts share. Only its thread changes it."""
 
     def __init__(self, settings: Settings, resources: Resources) -> None:
         self.settings, self.resources = settings, resources
@@ -73,6 +42,7 @@ class Registry:
         #: Workers that have yet to forget a graph which may hold files open, and the inbox for that report.
         self._forgetting: dict[int, tuple[set[WorkerHandle], SimpleQueue[Message]]] = {}
         self.last_measurements: ChunkMeasurements | None = None
+        #: Memory of all processes and arenas, last measured and peak; 0 before.
         self.in_use_bytes = self.peak_bytes = 0
         self.spill_writer = SpillWriter(store, settings.spill_directory)
         large_bytes = settings.memory_limit // _LARGE_SHARE
@@ -119,6 +89,3 @@ class Registry:
         if not holders:
             del self._forgetting[graph]
             inbox.put(Released())
-
-
-__all__ = ["Registry", "ReservationRecord"]

@@ -15,19 +15,7 @@ from dask_mars.store.store import Store
 
 
 class Resources:
-    """The descriptors that workers inherit, and this process's views of them.
-
-    Attributes
-    ----------
-    arena_files : list of int
-        Descriptors of the arenas: one a worker, and the engine's own.
-    control_file, locks_file : int
-        Descriptors of the control page, and of the file whose bytes serve as locks.
-    store : Store
-        The engine's view of the shared store.
-    control : ControlPage
-        Page of the workers' notes on what they run, and of requests.
-    """
+    """The descriptors that workers inherit, and this process's views of them."""
 
     def __init__(self, settings: Settings, capacity_bytes: int) -> None:
         count = settings.num_workers
@@ -44,7 +32,9 @@ class Resources:
             for descriptor in descriptors:
                 os.close(descriptor)
             raise not_mapped(error, settings.memory_limit, count, capacity_bytes) from error
+        #: Descriptors of the arenas, one a worker and the engine's own, and of the control page.
         *self.arena_files, self.control_file = descriptors
+        #: Page of the workers' notes on what they run, and of requests.
         self.control = ControlPage(control.view(0, self.control_bytes).data)
         self.store = Store(views, count, inline_bytes=settings.inline_bytes)
 
@@ -62,15 +52,10 @@ _locks_guard = threading.Lock()
 
 
 def _locks_file() -> int:
-    """Return the descriptor of the file whose bytes serve as locks.
-
-    All engines of a process share the file, so that one lock is the same in all. It stays open: closing a
-    descriptor of it would release every lock of the process.
-    """
+    """Return the descriptor of the file whose bytes serve as locks."""
+    # All engines of a process share the file, so that one lock is the same in all. It stays open: closing a
+    # descriptor of it would release every lock of the process.
     with _locks_guard:
         if InterprocessLock.descriptor is None:
             InterprocessLock.descriptor = arenas.create("dask-mars-locks", 4096)
         return InterprocessLock.descriptor
-
-
-__all__ = ["Resources"]

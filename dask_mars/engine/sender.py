@@ -73,10 +73,7 @@ class Sender:
     def send(
         self, handle: WorkerHandle, run: GraphRun, chunks: list[int], restores: list[int], timed: bool
     ) -> Unsent:
-        """Send chunks to a worker with everything new to it, and return the chunks that cannot be sent.
-
-        `restores` are inputs that it should put back into the store; with `timed` it reports steps.
-        """
+        """Send chunks to a worker with everything new to it, and return the chunks that cannot be sent."""
         unsent = Unsent([], [])
         operand_of, inputs = run.graph.operand_of, run.graph.inputs
         sent = handle.operands.setdefault(run.number, set())
@@ -201,10 +198,8 @@ class Sender:
         )
 
     def _ref(self, run: GraphRun, chunk: int) -> ObjectRef | None:
-        """Return the location of a value; None if the worker itself has yet to compute it.
-
-        A value of the user's process is copied into the client's arena now.
-        """
+        """Return the location of a value; None if the worker itself has yet to compute it."""
+        # A value of the user's process is copied into the client's arena now.
         ref = run.refs[chunk]
         if ref is None and chunk in run.values:
             value = run.values[chunk]

@@ -25,15 +25,9 @@ Answer = Callable[[ObjectRef | SpillError, float], None]
 
 
 class SpillWriter:
-    """Writes values of a store to files, one after the other.
+    """Writes values of a store to files, one after the other."""
 
-    It touches the disk with the first value only.
-
-    Attributes
-    ----------
-    spilled_bytes : int
-        Size of all files so far, including removed ones.
-    """
+    # It touches the disk with the first value only.
 
     def __init__(self, store: Store, root: Path) -> None:
         self._store = store
@@ -42,6 +36,7 @@ class SpillWriter:
         #: Guards the directory's creation, by its own thread or the engine's.
         self._making = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
+        #: Size of all files so far, including removed ones.
         self.spilled_bytes = 0
         #: A thread of its own, so that reading does not wait for writes.
         self._reading_pool: ThreadPoolExecutor | None = None

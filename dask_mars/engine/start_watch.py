@@ -10,17 +10,7 @@ _ATTEMPTS = 3
 
 
 class StartWatch:
-    """Watches worker processes that start.
-
-    Examples
-    --------
-    >>> watch = StartWatch(timeout_s=60)
-    >>> watch.begin(0, progress=0, now_s=0.0)
-    >>> watch.stuck(lambda number: 17, now_s=60.0), watch.next_s()
-    ([], 120.0)
-    >>> watch.stuck(lambda number: 17, now_s=120.0)
-    [0]
-    """
+    """Watches worker processes that start."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -66,6 +56,3 @@ class StartWatch:
     def is_hopeless(self, number: int) -> bool:
         """Return whether another start of a worker is likely to fail."""
         return self._failures[number] >= _ATTEMPTS
-
-
-__all__ = ["StartWatch"]

@@ -32,30 +32,12 @@ _LEAST_LIMIT = 1 << 31
 
 
 class Startup:
-    """Decides whether threads compute until processes are up.
-
-    Attributes
-    ----------
-    is_wanted : bool
-        Whether threads may compute at all.
-    loading : dict of int to ProcessHandle
-        Processes that still import while a thread computes in their place, by number.
-    lost_time : LostTime
-        Measurements of threads that compute.
-
-    Examples
-    --------
-    >>> startup = Startup(is_wanted=True, memory_limit=1 << 33, num_workers=2)
-    >>> startup.note([], now_s=3.0)
-    >>> startup.may_use_threads([])
-    True
-    >>> Startup(is_wanted=True, memory_limit=1 << 29, num_workers=2).may_use_threads([])
-    False
-    """
+    """Decides whether threads compute until processes are up."""
 
     def __init__(self, is_wanted: bool, memory_limit: int, num_workers: int) -> None:
         self.is_wanted = is_wanted and memory_limit >= _LEAST_LIMIT
         self._num_workers = num_workers
+        #: Processes that still import while a thread computes in their place, by number.
         self.loading: dict[int, ProcessHandle] = {}
         #: Time with work and a processor for it, and the number of computed chunks.
         self._busy_s, self._finished = 0.0, 0
@@ -104,12 +86,10 @@ class Startup:
         self._borrowed_bytes = borrowed_bytes
 
     def wanted_processes(self, runs: Collection[GraphRun], is_short: bool, now_s: float) -> int:
-        """Return how many workers should be processes.
-
-        If threads wait for the interpreter's lock, all but one become processes: the last thread has the lock to
-        itself, and each start takes half a second or more of a processor. Processes start once the lost time
-        equals the time for starting them, so that the total is at most about twice the best possible.
-        """
+        """Return how many workers should be processes."""
+        # If threads wait for the interpreter's lock, all but one become processes: the last thread has the lock to
+        # itself, and each start takes half a second or more of a processor. Processes start once the lost time
+        # equals the time for starting them, so that the total is at most about twice the best possible.
         due_s = self.due_s(runs, now_s)
         if is_short or (due_s is not None and now_s >= due_s) or not self.may_use_threads(runs):
             return self._num_workers
@@ -128,10 +108,8 @@ class Startup:
         return not self.may_use_threads(runs) or self._is_much_left(runs, now_s)
 
     def _is_much_left(self, runs: Collection[GraphRun], now_s: float) -> bool:
-        """Return whether the remaining work is worth a process, at the slower of the recent and the mean rate.
-
-        Source chunks often come first and take little time, so the mean rate alone is too optimistic.
-        """
+        """Return whether the remaining work is worth a process, at the slower of the recent and the mean rate."""
+        # Source chunks often come first and take little time, so the mean rate alone is too optimistic.
         done = self._finished - self._finished_before
         if self._since_s is None or done <= 0:
             return True
@@ -171,6 +149,3 @@ class Startup:
 def _start_s() -> float:
     """Return what a process takes to import what this one has imported, in seconds of a processor's time."""
     return min(len(sys.modules) * _MODULE_S, _MOST_START_S)
-
-
-__all__ = ["Startup"]

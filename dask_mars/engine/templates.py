@@ -117,10 +117,9 @@ class Template:
 
 
 class Keeper:
-    """A thread that starts templates, and so is the parent of all workers that are forked from them.
+    """A thread that starts templates, and so is the parent of all workers that are forked from them."""
 
-    The system ends these when their parent does.
-    """
+    # The system ends these when their parent does.
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -245,21 +244,13 @@ templates = Templates()
 
 
 class TemplateUser:
-    """The template as one engine uses it.
-
-    Attributes
-    ----------
-    is_awaiting : bool
-        Whether processes will start as soon as the template is up.
-    awaited : set of int
-        Numbers of those in whose place no thread computes.
-    is_unused : bool
-        Whether all workers have been asked to exit, and none has started since.
-    """
+    """The template as one engine uses it."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
+        #: Whether processes will start as soon as the template is up.
         self.is_awaiting = self.is_unused = False
+        #: Numbers of those in whose place no thread computes.
         self.awaited: set[int] = set()
 
     def is_awaited(self) -> bool:
@@ -288,6 +279,3 @@ class TemplateUser:
         """Leave the template, which ends when no engine uses it."""
         self.is_unused = False
         templates.leave(id(self))
-
-
-__all__ = ["TemplateUser", "templates"]

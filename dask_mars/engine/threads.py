@@ -17,15 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class ThreadHandle(WorkerHandle):
-    """One worker that is a thread. Nothing can end or interrupt it from outside.
-
-    Attributes
-    ----------
-    is_leaving : bool
-        Whether the engine has asked it to exit.
-    pinned : list of (int, int)
-        After its end: offset and size in bytes of blocks of its arena that this process still uses.
-    """
+    """One worker that is a thread. Nothing can end or interrupt it from outside."""
 
     is_process: ClassVar[bool] = False
 
@@ -34,6 +26,7 @@ class ThreadHandle(WorkerHandle):
         super().__init__(number, ours)
         self.is_loaded = True
         self.is_leaving = False
+        #: After its end: offset and size in bytes of blocks of its arena that this process still uses.
         self.pinned: list[tuple[int, int]] = []
         self._serve = serve
         self._idle_time = IdleTime()
@@ -97,6 +90,3 @@ class ThreadHandle(WorkerHandle):
         """Close the connection, after which the thread ends as soon as it can."""
         self.close_descriptors()
         return 0
-
-
-__all__ = ["ThreadHandle"]

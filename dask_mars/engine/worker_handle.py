@@ -30,20 +30,13 @@ def connected() -> tuple[socket.socket, socket.socket]:
 
 
 class WorkerHandle(ABC):
-    """One worker.
+    """One worker."""
 
-    Attributes
-    ----------
-    is_process : bool
-        Whether it is a process of its own, not a thread of the user's.
-    pid : int
-        The system's id of the process or the thread.
-    exit_descriptor : int or None
-        Becomes readable when the worker has ended, where the system supports that.
-    """
-
+    #: Whether it is a process of its own, not a thread of the user's.
     is_process: ClassVar[bool]
+    #: The system's id of the process or the thread.
     pid: int
+    #: Becomes readable when the worker has ended, where the system supports that.
     exit_descriptor: int | None = None
 
     def __init__(self, number: int, connection: socket.socket) -> None:
@@ -89,11 +82,9 @@ class WorkerHandle(ABC):
         self._send(pickle.dumps(as_plain(message), protocol=5))
 
     def flush_due_frees(self) -> None:
-        """Report freed values and blocks to the worker if the news is of use.
-
-        The worker reuses blocks of its arena. Of values it holds only references, and a message for each chunk
-        would cost more than it frees.
-        """
+        """Report freed values and blocks to the worker if the news is of use."""
+        # The worker reuses blocks of its arena. Of values it holds only references, and a message for each chunk
+        # would cost more than it frees.
         if self.to_release or (self.to_free and sum(map(len, self.to_free.values())) >= _MOST_FREES):
             self.flush_frees()
 
@@ -170,6 +161,3 @@ def _unpickled(payload: bytes) -> list[Any]:
     if type(messages) is not list:
         raise channel.UnreadableStream(f"{payload[:100]!r}")
     return messages
-
-
-__all__ = ["WorkerHandle", "connected"]

@@ -39,17 +39,7 @@ _EXIT_S = 5.0
 
 
 class Workforce:
-    """Starts, reads, replaces and ends workers.
-
-    Attributes
-    ----------
-    ending : EndingWorkers
-        Workers that are ending.
-    is_up : bool
-        Whether a worker has come up and left some of the memory free.
-    template : TemplateUser
-        The template that processes are forked from, and those that wait for it.
-    """
+    """Starts, reads, replaces and ends workers."""
 
     def __init__(
         self,
@@ -75,8 +65,10 @@ class Workforce:
         self._post = post
         self._receiver = Receiver(registry, machine.holds, post)
         self._starts = StartWatch(self._settings.start_timeout_s)
+        #: The template that processes are forked from, and those that wait for it.
         self.template = TemplateUser(self._settings.start_timeout_s)
         self.ending = EndingWorkers(_EXIT_S)
+        #: Whether a worker has come up and left some of the memory free.
         self.is_up = False
 
     # -- who is there -----------------------------------------------------------------------------------------
@@ -224,10 +216,8 @@ class Workforce:
         )
 
     def _replace_threads(self, count: int, joins: bool) -> None:
-        """Replace threads by processes that have imported their modules, up to `count` processes in all.
-
-        With `joins` processes that are ready take part in running computations.
-        """
+        """Replace threads by processes that have imported their modules, up to `count` processes in all."""
+        # With `joins` processes that are ready take part in running computations.
         loading = self._startup.loading
         missing = count - sum([handle.is_process for handle in self._workers.values()]) - len(loading)
         threads_suffice = self._startup.may_use_threads(self._runs.values())
@@ -433,6 +423,3 @@ class Workforce:
             if isinstance(handle, ProcessHandle):
                 # The worker is not a child of this process.
                 handle.process.returncode = 0
-
-
-__all__ = ["Workforce"]

@@ -40,17 +40,7 @@ class Demand(NamedTuple):
 
 
 class Admission:
-    """Admits chunks and reservations to the store.
-
-    Attributes
-    ----------
-    objects : Objects
-        All objects in the store.
-    blocked : Blocked or None
-        The next chunk or reservation, if it waits for memory.
-    reservations : set
-        Reservations granted and not released.
-    """
+    """Admits chunks and reservations to the store."""
 
     def __init__(self, parameters: Parameters, workforce: Workforce, emit: Callable[[Instruction], None]) -> None:
         self._parameters = parameters
@@ -58,7 +48,9 @@ class Admission:
         self._emit = emit
         self.memory = Memory(parameters.store_limit, parameters.memory_limit)
         self.objects = Objects()
+        #: The next chunk or reservation, if it waits for memory.
         self.blocked: Blocked | None = None
+        #: Reservations granted and not released.
         self.reservations: set[int] = set()
         #: Bytes of requested reservations that are not granted yet.
         self._requested: dict[int, int] = {}
@@ -121,10 +113,9 @@ class Admission:
         return copied_bytes
 
     def is_certain(self, graph: Graph, chunk: int, limit_bytes: int) -> bool:
-        """Return whether a chunk certainly needs more than `limit_bytes`.
-
-        Declared sizes may be wrong, results may go to disk, and quotas refuse excess; only inputs have to be read.
-        """
+        """Return whether a chunk certainly needs more than `limit_bytes`."""
+        # Declared sizes may be wrong, results may go to disk, and quotas refuse excess; only inputs have to be
+        # read.
         if self._parameters.quota_slack_bytes is None:
             return True
         return graph.disk_bytes(chunk) > limit_bytes
@@ -196,6 +187,3 @@ class Admission:
         missing = self.memory.missing_ahead_bytes()
         if missing and (chosen := self.memory.choose_to_spill(candidates, missing)):
             self._emit(Spill(chosen))
-
-
-__all__ = ["Admission", "Blocked", "Demand", "OperandCost"]

@@ -23,21 +23,14 @@ Traversal = Literal["breadth-first", "depth-first"]
 
 @dataclass(frozen=True, slots=True)
 class GraphProgress:
-    """The progress of a graph whose remaining chunks are assigned.
+    """The progress of a graph whose remaining chunks are assigned."""
 
-    Attributes
-    ----------
-    finished : collection of int
-        Computed chunks; chunks with known values may be left out.
-    in_hand : mapping
-        Workers of the chunks that are running or queued, and stay there. Chunks of absent workers are assigned
-        again.
-    replica_bytes : mapping
-        For finished and known chunks: the bytes that workers hold of them, by worker.
-    """
-
+    #: Computed chunks; chunks with known values may be left out.
     finished: Collection[int] = ()
+    #: Workers of the chunks that are running or queued, and stay there. Chunks of absent workers are assigned
+    #: again.
     in_hand: Mapping[int, int] = field(default_factory=dict)
+    #: For finished and known chunks: the bytes that workers hold of them, by worker.
     replica_bytes: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
 
 
@@ -48,35 +41,11 @@ def assign(
     allowed: Mapping[int, Collection[int]] | None = None,
     progress: GraphProgress | None = None,
 ) -> dict[int, int]:
-    """Choose a worker for each initial chunk: a chunk to compute whose inputs are all available.
-
-    After changes of workers, call it again with the progress: it assigns the remaining chunks.
-
-    Parameters
-    ----------
-    plan : GraphPlan
-        The graph; each chunk's inputs have smaller ids than the chunk itself.
-    slots : mapping
-        Number of chunks that each worker computes at the same time, by worker. Shares are in proportion to it.
-    traversal : {"breadth-first", "depth-first"}, optional
-        Order of the search.
-    allowed : mapping, optional
-        Workers that the user allows, for chunks with such a restriction. A chunk without any such worker is not
-        assigned.
-    progress : GraphProgress, optional
-        The progress so far.
-
-    Returns
-    -------
-    dict
-        Worker by chunk, in the order of the chunks.
-
-    Notes
-    -----
-    A chunk goes to the worker that holds more than half of the bytes of its inputs, if there is one and it is
-    allowed; such chunks count towards the worker's share. The others are divided so that no worker gets more than
-    its share, rounded up, unless restrictions or present loads leave no choice.
-    """
+    """Choose a worker for each initial chunk: a chunk to compute whose inputs are all available."""
+    # After changes of workers, call it again with the progress: it assigns the remaining chunks.
+    # A chunk goes to the worker that holds more than half of the bytes of its inputs, if there is one and it is
+    # allowed; such chunks count towards the worker's share. The others are divided so that no worker gets more
+    # than its share, rounded up, unless restrictions or present loads leave no choice.
     if not slots or min(slots.values()) < 1:
         raise ValueError(f"assignment needs workers, each with at least one slot, not {dict(slots)}")
     return _Assignment(plan, slots, traversal, progress or GraphProgress()).run(allowed or {})
@@ -250,6 +219,3 @@ def shares(count: int, slots: Mapping[int, int], loads: Mapping[int, int]) -> di
     for worker in sorted(chosen, key=lambda worker: (-(exact[worker] % capacity), worker))[:left]:
         shares[worker] += 1
     return shares
-
-
-__all__ = ["GraphProgress", "Traversal", "assign", "shares"]

@@ -97,10 +97,8 @@ class Graph:
         return self.plan.inputs[chunk]
 
     def restores(self, worker: int, chunks: list[int]) -> list[int]:
-        """Return the inputs of chunks that a worker should put back into the store, and mark them.
-
-        An input with a single remaining consumer is read into that worker's private memory instead.
-        """
+        """Return the inputs of chunks that a worker should put back into the store, and mark them."""
+        # An input with a single remaining consumer is read into that worker's private memory instead.
         on_disk, objects = self.on_disk, self.objects
         if not on_disk:
             return []

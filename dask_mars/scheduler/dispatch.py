@@ -19,17 +19,7 @@ from dask_mars.scheduler.workforce import Worker, Workforce
 
 
 class Dispatcher:
-    """Hands chunks out, and takes them back.
-
-    Attributes
-    ----------
-    client_chunks : set
-        Graph and chunk of each chunk in the user's process.
-    free_resources : dict
-        Amount of each resource that no dispatched chunk takes.
-    to_run_alone : dict
-        Graph and chunk of each chunk that took a worker past the memory limit, and is tried once more alone.
-    """
+    """Hands chunks out, and takes them back."""
 
     def __init__(
         self, parameters: Parameters, graphs: dict[int, Graph], emit: Callable[[Instruction], None]
@@ -41,9 +31,12 @@ class Dispatcher:
         self.admission = Admission(parameters, self.workforce, emit)
         self.quotas = Quotas(self.admission, self.workforce, graphs, emit)
         self._recalls = Recalls(self.workforce, graphs, parameters.silence_s)
+        #: Graph and chunk of each chunk in the user's process.
         self.client_chunks: set[tuple[int, int]] = set()
         self._client_bytes = 0
+        #: Amount of each resource that no dispatched chunk takes.
         self.free_resources = dict(parameters.resources)
+        #: Graph and chunk of each chunk that took a worker past the memory limit, and is tried once more alone.
         self.to_run_alone: dict[tuple[int, int], None] = {}
 
     def dispatch(self) -> Refuse | None:
@@ -362,10 +355,8 @@ class Dispatcher:
         self._emit(Run(worker.id, graph.id, [chunk], graph.restores(worker.id, [chunk])))
 
     def _move_to_client(self, graph: Graph, chunk: int, required_bytes: int, limit_bytes: int) -> bool:
-        """Move a chunk to the user's process if only copies of that process's values lack room; return whether.
-
-        Other readers of a value that is too large to copy move there as well.
-        """
+        """Move a chunk to the user's process if only copies of that process's values lack room; return whether."""
+        # Other readers of a value that is too large to copy move there as well.
         copies = {found for found in graph.objects_of(graph.inputs(chunk)) if found.is_copy}
         if required_bytes - limit_bytes > sum([found.size_bytes for found in copies]):
             return False
@@ -407,6 +398,3 @@ class Dispatcher:
         )
         handed = sum(len(worker.dispatched) for worker in workers)
         assert handed + len(self.client_chunks) == sum(graph.dispatched_count for graph in self._graphs.values())
-
-
-__all__ = ["Dispatcher"]

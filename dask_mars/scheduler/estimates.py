@@ -110,22 +110,7 @@ class Estimates:
         return window_s if self._mean_s is None else max(self._mean_s, window_s / 8)
 
     def learn(self, chunks: Sequence[int], fresh: Mapping[int, int], peaks: Mapping[int, int]) -> set[int]:
-        """Record the bytes of results in the store, and of operands while they ran.
-
-        Parameters
-        ----------
-        chunks : sequence of int
-            Chunks that were computed.
-        fresh : mapping
-            New bytes of each result in the store.
-        peaks : mapping
-            Bytes of shared memory that operands took while they ran, if more than before.
-
-        Returns
-        -------
-        set of int
-            Operands whose estimates have changed: reservations of their chunks may be too small.
-        """
+        """Record the bytes of results in the store, and of operands while they ran."""
         operand_of = self._operand_of
         self._count += len(chunks)
         self._total_bytes += sum(fresh.values())
@@ -143,6 +128,3 @@ class Estimates:
                 self._peaks[operand] = peak
                 known.add(operand)
         return known
-
-
-__all__ = ["Estimates", "moved_mean"]

@@ -18,63 +18,42 @@ Resources = tuple[tuple[str, float], ...]
 
 @dataclass(slots=True)
 class GraphPlan:
-    """The machine's view of a graph.
+    """The machine's view of a graph."""
 
-    Chunk ids are dense, in the order of execution where nothing else decides.
+    # Chunk ids are dense, in the order of execution where nothing else decides.
 
-    Attributes
-    ----------
-    inputs : sequence of tuple of int
-        Inputs of each chunk; the same chunk may stand more than once.
-    outputs : sequence of int
-        Chunks that the user asked for; not freed until the results are taken.
-    operand_of : sequence of int
-        Operand number of each chunk, negative for chunks whose value is known.
-    in_client : collection of int
-        Chunks that must run in the user's process.
-    retries : dict
-        Allowed failures of a chunk, where they differ from `default_retries`.
-    priorities : dict
-        User's priority of a chunk, 0 where absent; larger runs first.
-    worker_limit : int or None
-        Maximum number of workers at the same time.
-    objects : mapping
-        Object id of each chunk whose value is a persisted object.
-    copied_bytes : mapping
-        For chunks whose values the user's process has: the bytes that copies for worker processes take in the
-        store.
-    run_ahead : bool
-        Whether a chunk may be queued at a worker behind its inputs.
-    declared_bytes : sequence of int or None, optional
-        Declared bytes of each chunk's result in the store, None where unknown.
-    temporaries : mapping
-        Temporary memory of operands where it is known, as a multiple of the largest input or result.
-    unrepeatable : collection of int
-        Operands whose chunks must not begin a second time.
-    resources : mapping
-        Name and amount of each resource that a dispatched chunk takes.
-    is_library_code : bool
-        Whether the graph is code of well-known libraries only, which may run in the user's process.
-    keeps_data_on_failure : bool
-        Whether data stay after a failure until the graph is cancelled, so that the user can inspect them.
-    """
-
+    #: Inputs of each chunk; the same chunk may stand more than once.
     inputs: Sequence[tuple[int, ...]]
+    #: Chunks that the user asked for; not freed until the results are taken.
     outputs: Sequence[int]
+    #: Operand number of each chunk, negative for chunks whose value is known.
     operand_of: Sequence[int]
+    #: Chunks that must run in the user's process.
     in_client: frozenset[int] = frozenset()
+    #: Allowed failures of a chunk, where they differ from `default_retries`.
     retries: dict[int, int] = field(default_factory=dict)
     default_retries: int = 0
+    #: User's priority of a chunk, 0 where absent; larger runs first.
     priorities: dict[int, float] = field(default_factory=dict)
     worker_limit: int | None = None
+    #: Object id of each chunk whose value is a persisted object.
     objects: Mapping[int, ObjectId] = field(default_factory=dict)
+    #: For chunks whose values the user's process has: the bytes that copies for worker processes take in the
+    #: store.
     copied_bytes: Mapping[int, int] = field(default_factory=dict)
+    #: Whether a chunk may be queued at a worker behind its inputs.
     run_ahead: bool = True
+    #: Declared bytes of each chunk's result in the store, None where unknown.
     declared_bytes: Sequence[int | None] | None = None
+    #: Temporary memory of operands where it is known, as a multiple of the largest input or result.
     temporaries: Mapping[int, float] = field(default_factory=dict)
+    #: Operands whose chunks must not begin a second time.
     unrepeatable: frozenset[int] = frozenset()
+    #: Name and amount of each resource that a dispatched chunk takes.
     resources: Mapping[int, Resources] = field(default_factory=dict)
+    #: Whether the graph is code of well-known libraries only, which may run in the user's process.
     is_library_code: bool = False
+    #: Whether data stay after a failure until the graph is cancelled, so that the user can inspect them.
     keeps_data_on_failure: bool = False
 
     def is_repeatable(self, chunk: int) -> bool:
@@ -95,37 +74,25 @@ class GraphSubmitted:
 
 @dataclass(slots=True)
 class ChunksFinished:
-    """A worker computed chunks.
-
-    Attributes
-    ----------
-    durations_s : sequence of float
-        Duration of each chunk, in the order of `chunks`.
-    sizes : mapping
-        Bytes of chunks that are in the store and may be spilled. Values of the client are there only while workers
-        read them.
-    fresh : mapping
-        New bytes among these: a slice is a view of its input.
-    peaks : mapping
-        Bytes of shared memory that operands took while they ran, where these have grown.
-    steps_s : sequence of tuple of float
-        When each chunk began, had loaded its inputs and had computed its value, on the clock of
-        `time.perf_counter`; empty unless a listener asks for it.
-    map_outputs : sequence of int
-        Chunks that are read in parts, also from disk, and never put back into memory.
-    on_disk : sequence of int
-        Chunks that were sealed on disk, as the worker's arena had no room.
-    """
+    """A worker computed chunks."""
 
     worker: int
     graph: int
     chunks: Sequence[int]
     durations_s: Sequence[float]
+    #: Bytes of chunks that are in the store and may be spilled. Values of the client are there only while workers
+    #: read them.
     sizes: Mapping[int, int] = field(default_factory=dict)
+    #: New bytes among these: a slice is a view of its input.
     fresh: Mapping[int, int] = field(default_factory=dict)
+    #: Bytes of shared memory that operands took while they ran, where these have grown.
     peaks: Mapping[int, int] = field(default_factory=dict)
+    #: When each chunk began, had loaded its inputs and had computed its value, on the clock of
+    #: `time.perf_counter`; empty unless a listener asks for it.
     steps_s: Sequence[tuple[float, float, float]] = ()
+    #: Chunks that are read in parts, also from disk, and never put back into memory.
     map_outputs: Sequence[int] = ()
+    #: Chunks that were sealed on disk, as the worker's arena had no room.
     on_disk: Sequence[int] = ()
 
 
@@ -159,11 +126,10 @@ class WorkerStarted:
 
 @dataclass(slots=True)
 class WorkerLost:
-    """A worker process died while it ran `running`, if anything.
+    """A worker process died while it ran `running`, if anything."""
 
-    Unless `was_up`, it had begun none of its chunks. With `over_limit` the engine ended it for its memory; with
-    `crashed` its own code brought it down, as a segmentation fault does.
-    """
+    # Unless `was_up`, it had begun none of its chunks. With `over_limit` the engine ended it for its memory; with
+    # `crashed` its own code brought it down, as a segmentation fault does.
 
     worker: int
     running: tuple[int, int] | None
@@ -218,10 +184,9 @@ class ObjectsReleased:
 
 @dataclass(slots=True)
 class ObjectSpilled:
-    """An object was written to disk, or, unless `written`, could not be; it is still in memory.
+    """An object was written to disk, or, unless `written`, could not be; it is still in memory."""
 
-    `began_s` and `ended_s` are times on the clock of `time.perf_counter`, both 0 if there was nothing to write.
-    """
+    # `began_s` and `ended_s` are times on the clock of `time.perf_counter`, both 0 if there was nothing to write.
 
     object: ObjectId
     size_bytes: int
@@ -260,10 +225,9 @@ class QuotaRequested:
 
 @dataclass(slots=True)
 class PrivateMeasured:
-    """Measurements showed workers' memory that they had not asked for.
+    """Measurements showed workers' memory that they had not asked for."""
 
-    `growths` has graph, chunk and bytes of news; `over_share` has all workers that exceed their share.
-    """
+    # `growths` has graph, chunk and bytes of news; `over_share` has all workers that exceed their share.
 
     growths: Sequence[tuple[int, int, int]]
     over_share: Sequence[int]
@@ -324,11 +288,10 @@ Event = (
 
 @dataclass(slots=True)
 class Run:
-    """Hand chunks of one graph to a worker, in this order.
+    """Hand chunks of one graph to a worker, in this order."""
 
-    The worker puts `restores` into the store when it reads them from disk, as others need them too. A chunk for
-    the user's process `is_alone` if nothing else of its graph can run before it ends.
-    """
+    # The worker puts `restores` into the store when it reads them from disk, as others need them too. A chunk for
+    # the user's process `is_alone` if nothing else of its graph can run before it ends.
 
     worker: int
     graph: int
@@ -420,10 +383,9 @@ class RefuseQuota:
 
 @dataclass(slots=True)
 class RenewWorkers:
-    """Have workers give back memory left over from earlier chunks, and replace idle ones that do not.
+    """Have workers give back memory left over from earlier chunks, and replace idle ones that do not."""
 
-    Unless `is_strict`, only workers above their share are replaced. `WorkersRenewed` follows.
-    """
+    # Unless `is_strict`, only workers above their share are replaced. `WorkersRenewed` follows.
 
     is_strict: bool
 

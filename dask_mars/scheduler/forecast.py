@@ -31,20 +31,13 @@ _CHUNK_S, _BYTE_S = 1e-4, 1e-9
 
 
 class ChunkSize(NamedTuple):
-    """Memory of one chunk.
+    """Memory of one chunk."""
 
-    Attributes
-    ----------
-    stored_bytes : int
-        Size of its result in the store; 0 for small ones, which travel in messages.
-    working_bytes : int
-        Memory besides the result while it runs.
-    owner : int or None
-        The input whose memory its result is a view of; None if it has memory of its own.
-    """
-
+    #: Size of its result in the store; 0 for small ones, which travel in messages.
     stored_bytes: int
+    #: Memory besides the result while it runs.
     working_bytes: int = 0
+    #: The input whose memory its result is a view of; None if it has memory of its own.
     owner: int | None = None
 
     @property
@@ -54,26 +47,16 @@ class ChunkSize(NamedTuple):
 
 
 class Forecast(NamedTuple):
-    """The memory that a graph will take.
+    """The memory that a graph will take."""
 
-    Attributes
-    ----------
-    results_bytes : int
-        Peak of results and temporaries together.
-    shared_bytes : int
-        Peak of shared memory: a worker keeps freed memory for its next results.
-    spilled_bytes : int
-        Bytes written to disk.
-    spilled_by : dict
-        Bytes written to disk, by the chunk that made them.
-    refused : int or None
-        The first chunk for which there is never enough memory.
-    """
-
+    #: Peak of results and temporaries together.
     results_bytes: int
+    #: Peak of shared memory: a worker keeps freed memory for its next results.
     shared_bytes: int
     spilled_bytes: int
+    #: Bytes written to disk, by the chunk that made them.
     spilled_by: dict[int, int]
+    #: The first chunk for which there is never enough memory.
     refused: int | None
 
 
@@ -85,21 +68,7 @@ def forecast(
     memory_limit: int,
     policy: str = "memory",
 ) -> Forecast:
-    """Simulate the computation of a graph.
-
-    Parameters
-    ----------
-    plan : GraphPlan
-        The graph.
-    size_of : callable
-        Returns the memory of a chunk.
-    num_workers : int
-        Number of workers, all from the start.
-    store_limit, memory_limit : int
-        Limit of results in memory, and of all memory, in bytes.
-    policy : str, optional
-        Name of a scheduling policy in `policies.POLICIES`.
-    """
+    """Simulate the computation of a graph."""
     parameters = Parameters(policy, num_workers=num_workers, store_limit=store_limit, memory_limit=memory_limit)
     return _Course(plan, size_of, parameters).run()
 
@@ -204,6 +173,3 @@ class _Course(VirtualRun):
             self._most_used[worker] = max(used, self._most_used.get(worker, 0))
             self._now_bytes += size_bytes
             self._most_bytes = max(self._most_bytes, self._now_bytes)
-
-
-__all__ = ["ChunkSize", "Forecast", "forecast"]

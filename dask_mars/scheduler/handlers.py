@@ -350,12 +350,6 @@ class Handlers:
     def _workers_renewed(self, event: WorkersRenewed) -> None:
         self.dispatcher.quotas.is_renewed = True
 
-    def _reservation_requested(self, event: ReservationRequested) -> None:
-        self.dispatcher.admission.request(event.reservation, event.size_bytes)
-
-    def _reservation_released(self, event: ReservationReleased) -> None:
-        self.dispatcher.admission.release(event.reservation)
-
     def refuse(self, refusal: Refuse) -> None:
         """Fail a graph, of which one chunk needs more memory than there can be."""
         self.out.append(refusal)
@@ -427,9 +421,7 @@ _HANDLERS: dict[type[Any], Callable[[Handlers, Any], None]] = {
     QuotaRequested: Handlers._quota_requested,
     PrivateMeasured: Handlers._private_measured,
     WorkersRenewed: Handlers._workers_renewed,
-    ReservationRequested: Handlers._reservation_requested,
-    ReservationReleased: Handlers._reservation_released,
+    ReservationRequested: lambda self, it: self.dispatcher.admission.request(it.reservation, it.size_bytes),
+    ReservationReleased: lambda self, it: self.dispatcher.admission.release(it.reservation),
     TimePassed: lambda handlers, event: None,
 }
-
-__all__ = ["Handlers"]

@@ -29,20 +29,11 @@ class LogError(ValueError):
 
 
 class Entry(NamedTuple):
-    """One event of a log.
-
-    Attributes
-    ----------
-    now_s : float
-        The time of the event.
-    event : Event
-        The event.
-    instructions : list
-        The instructions that followed, in the form of `as_plain`.
-    """
+    """One event of a log."""
 
     now_s: float
     event: Event
+    #: The instructions that followed, in the form of `as_plain`.
     instructions: list[Any]
 
 
@@ -113,6 +104,3 @@ def from_plain(value: Any) -> Any:
     if "set" in value:
         return frozenset(value["set"])
     return _RECORDS[value["type"]](*map(from_plain, value["fields"]))
-
-
-__all__ = ["VERSION", "Entry", "LogError", "as_plain", "first_line", "from_plain", "line", "read"]

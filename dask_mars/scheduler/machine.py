@@ -34,20 +34,7 @@ class Machine:
     # -- interface --------------------------------------------------------------------------------------------
 
     def handle(self, event: Event, now_s: float) -> list[Instruction]:
-        """Handle one event and return the instructions that follow.
-
-        Parameters
-        ----------
-        event : Event
-            The event.
-        now_s : float
-            The time, in seconds of any clock that does not go back.
-
-        Returns
-        -------
-        list of Instruction
-            Instructions, to be executed in this order.
-        """
+        """Handle one event and return the instructions that follow."""
         if type(event) is MemoryMeasured:
             self.memory.stored_bytes, self.memory.limit_bytes = event.stored_bytes, event.limit_bytes
             if event.hard_limit_bytes >= 0:
@@ -84,10 +71,8 @@ class Machine:
 
     @property
     def blocked(self) -> tuple[int, int, int] | None:
-        """Return graph, chunk and required bytes of the next chunk if it waits for memory.
-
-        For a reservation the graph is `RESERVATION`, and the chunk is its id.
-        """
+        """Return graph, chunk and required bytes of the next chunk if it waits for memory."""
+        # For a reservation the graph is `RESERVATION`, and the chunk is its id.
         blocked = self._dispatcher.admission.blocked
         if blocked is None:
             return None
@@ -156,10 +141,8 @@ class Machine:
         return next((due_s for due_s, *what in self._handlers.delayed if what == [graph, chunk]), None)
 
     def stalled(self) -> list[int]:
-        """Return the graphs that wait although nothing will change, which is a bug.
-
-        A retry's delay, a disk, a worker that starts, and a user who takes results are possible changes.
-        """
+        """Return the graphs that wait although nothing will change, which is a bug."""
+        # A retry's delay, a disk, a worker that starts, and a user who takes results are possible changes.
         memory, graphs = self.memory, self._graphs.values()
         if self._handlers.delayed or memory.spilling_bytes or not self._workers:
             return []

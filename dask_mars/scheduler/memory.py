@@ -21,26 +21,16 @@ RESERVATION = -1
 
 
 class Memory:
-    """The bytes of one engine's store.
-
-    Attributes
-    ----------
-    stored_bytes : int
-        Size of the store, as last measured.
-    reserved_bytes : int
-        Bytes that dispatched operands and reservations may add.
-    spilling_bytes : int
-        Bytes being written to disk, which will leave the store.
-    can_spill : bool
-        Whether there is a disk to write to.
-    """
+    """The bytes of one engine's store."""
 
     def __init__(self, limit_bytes: int | None, hard_limit_bytes: int) -> None:
         self.is_limited = limit_bytes is not None
         self.limit_bytes = limit_bytes or 0
         self.hard_limit_bytes = hard_limit_bytes
         self.stored_bytes = 0
+        #: Bytes that dispatched operands and reservations may add.
         self.reserved_bytes = 0
+        #: Bytes being written to disk, which will leave the store.
         self.spilling_bytes = 0
         self.can_spill = True
         #: By graph and chunk, or `RESERVATION` and its id.
@@ -166,6 +156,3 @@ class Memory:
     def spill_ended(self, size_bytes: int) -> None:
         """Record the end of a write to disk."""
         self.spilling_bytes -= size_bytes
-
-
-__all__ = ["RESERVATION", "Memory"]

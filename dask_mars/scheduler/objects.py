@@ -36,28 +36,7 @@ class Reader(Protocol):
 
 
 class StoredObject:
-    """One object.
-
-    Attributes
-    ----------
-    is_map_output : bool
-        Whether it is read in parts, also from disk, and never put back into memory.
-    is_copy : bool
-        Whether the user's process has the value as well. Such an object is never written: its memory is released,
-        and the next worker that reads it gets a new copy.
-    is_on_disk : bool
-        Whether it is read from disk, or is a copy outside the store. An object in memory may have a file, too.
-    is_spilling : bool
-        Whether it is being written.
-    is_read_ahead : bool
-        Whether the system has been asked to read its file ahead.
-    restoring_worker : int or None
-        The worker that should put it back into memory.
-    is_persisted : bool
-        Whether the user refers to it.
-    readers : list of (Reader, int)
-        The graphs that read it, each with the object's chunk there.
-    """
+    """One object."""
 
     __slots__ = (
         "id",
@@ -74,14 +53,20 @@ class StoredObject:
 
     def __init__(self, id: ObjectId, size_bytes: int, is_map_output: bool = False, is_copy: bool = False) -> None:
         self.id = id
+        #: Whether the user's process has the value as well. Such an object is never written: its memory is
+        #: released, and the next worker that reads it gets a new copy.
         self.is_copy = is_copy
+        #: Whether it is read in parts, also from disk, and never put back into memory.
         self.is_map_output = is_map_output
         self.size_bytes = size_bytes
+        #: Whether it is read from disk, or is a copy outside the store. An object in memory may have a file, too.
         self.is_on_disk = False
         self.is_spilling = False
+        #: Whether the system has been asked to read its file ahead.
         self.is_read_ahead = False
         self.restoring_worker: int | None = None
         self.is_persisted = False
+        #: The graphs that read it, each with the object's chunk there.
         self.readers: list[tuple[Reader, int]] = []
 
     @property
@@ -106,10 +91,9 @@ class StoredObject:
 
 
 class Objects:
-    """All objects of one engine's store.
+    """All objects of one engine's store."""
 
-    Objects that are neither persisted nor read by any graph are forgotten.
-    """
+    # Objects that are neither persisted nor read by any graph are forgotten.
 
     def __init__(self) -> None:
         self._objects: dict[ObjectId, StoredObject] = {}
@@ -226,6 +210,3 @@ class Objects:
             for reader, chunk in found.readers:
                 assert reader.objects[chunk] is found
                 assert (chunk in reader.on_disk) == (found.is_on_disk and not found.is_map_output)
-
-
-__all__ = ["ObjectId", "Objects", "Reader", "StoredObject"]

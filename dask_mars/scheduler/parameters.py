@@ -10,68 +10,42 @@ from dask_mars.scheduler.assigner import Traversal
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """The policy, and the numbers that shape the machine's decisions.
+    """The policy, and the numbers that shape the machine's decisions."""
 
-    Attributes
-    ----------
-    policy : str
-        Order of chunks and choice of workers: a name in `policies.POLICIES`.
-    assignment : {"breadth-first", "depth-first"}
-        Search order for dividing initial chunks among workers, if the policy does that.
-    num_workers : int
-        Number of workers.
-    resources : mapping
-        Amount of each resource.
-    window_s : float
-        Seconds of estimated work that a worker's queue may hold. Small enough that queueing delays nothing, large
-        enough that a message carries many small operands.
-    batch_limit : int
-        Maximum number of chunks in one `Run`.
-    silence_s : float
-        Silence after which a worker gets no new work and, if another is idle, its queue is recalled (exponential
-        back-off).
-    allowed_worker_losses : int
-        How often a worker may die on the same chunk before the chunk is FATAL; see `allowed_losses`.
-    retry_delay_s, retry_delay_limit_s : float
-        Delay before the first retry, doubled for each further one up to the limit.
-    disk_delay_s : float
-        Seconds without writes after a disk has failed.
-    store_limit : int or None
-        Bytes that the store may hold; None disables accounting.
-    memory_limit : int
-        Bytes that the store may hold if nothing else helps.
-    result_limit : int or None
-        Bytes that a result may take, None if that is no less than the memory limit.
-    quota_slack_bytes : int or None
-        Growth of a worker's memory that needs no grant and is counted nowhere else; None without quotas.
-    read_ahead_limit : int
-        Maximum number of next chunks whose inputs are read ahead from disk.
-    look_ahead, pass_limit : int
-        Maximum number of chunks without room that one search passes, and of dispatches in a row that pass any.
-    """
-
+    #: Order of chunks and choice of workers: a name in `policies.POLICIES`.
     policy: str = "memory"
+    #: Search order for dividing initial chunks among workers, if the policy does that.
     assignment: Traversal = "breadth-first"
     num_workers: int = 1
     resources: Mapping[str, float] = field(default_factory=dict)
+    #: Seconds of estimated work that a worker's queue may hold. Small enough that queueing delays nothing, large
+    #: enough that a message carries many small operands.
     window_s: float = 0.02
     batch_limit: int = 2000
+    #: Silence after which a worker gets no new work and, if another is idle, its queue is recalled (exponential
+    #: back-off).
     silence_s: float = 0.02
+    #: How often a worker may die on the same chunk before the chunk is FATAL; see `allowed_losses`.
     allowed_worker_losses: int = 3
+    #: Delay before the first retry, doubled for each further one up to the limit.
     retry_delay_s: float = 0.1
     retry_delay_limit_s: float = 10.0
+    #: Seconds without writes after a disk has failed.
     disk_delay_s: float = 5.0
+    #: None disables accounting.
     store_limit: int | None = None
+    #: Bytes that the store may hold if nothing else helps.
     memory_limit: int = 0
+    #: Bytes that a result may take, None if that is no less than the memory limit.
     result_limit: int | None = None
+    #: Growth of a worker's memory that needs no grant and is counted nowhere else; None without quotas.
     quota_slack_bytes: int | None = None
+    #: Maximum number of next chunks whose inputs are read ahead from disk.
     read_ahead_limit: int = 4
+    #: Maximum number of chunks without room that one search passes, and of dispatches in a row that pass any.
     look_ahead: int = 8
     pass_limit: int = 100
 
     def allowed_losses(self, crashed: bool) -> int:
         """Return how often a worker may die on the same chunk: once if its code crashes."""
         return min(self.allowed_worker_losses, 1) if crashed else self.allowed_worker_losses
-
-
-__all__ = ["Parameters"]

@@ -120,11 +120,9 @@ class Queues:
         return keys
 
     def queue_for(self, worker: int, is_idle: bool, are_free: Callable[[Resources], bool]) -> list[int]:
-        """Return the queue that a worker should take its next chunk from.
-
-        Its head is the first of the chunks offered to the worker, offered to all, or with free resources. An idle
-        worker without offers takes from the worker with the most.
-        """
+        """Return the queue that a worker should take its next chunk from."""
+        # Its head is the first of the chunks offered to the worker, offered to all, or with free resources. An
+        # idle worker without offers takes from the worker with the most.
         offers = self.offers or {}
         candidates = [offers.get(worker, []), self.ready]
         candidates += [queue for taken, queue in self.restricted.items() if queue and are_free(taken)]
@@ -142,6 +140,3 @@ class Queues:
         """Drop chunks from the head of a queue that other queues have given out."""
         while queue and not self.is_next(self.chunk_of(queue[0])):
             heapq.heappop(queue)
-
-
-__all__ = ["Queues"]

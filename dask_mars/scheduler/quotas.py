@@ -24,15 +24,7 @@ class Growth(NamedTuple):
 
 
 class Quotas:
-    """The quotas of all workers.
-
-    Attributes
-    ----------
-    growing : dict
-        Requests of workers that wait for memory in the middle of a chunk, longest wait first.
-    is_renewed : bool or None
-        Whether workers have given back leftover memory; None while the engine renews them.
-    """
+    """The quotas of all workers."""
 
     def __init__(
         self,
@@ -46,7 +38,9 @@ class Quotas:
         self._workforce = workforce
         self._graphs = graphs
         self._emit = emit
+        #: Requests of workers that wait for memory in the middle of a chunk, longest wait first.
         self.growing: dict[int, Growth] = {}
+        #: Whether workers have given back leftover memory; None while the engine renews them.
         self.is_renewed: bool | None = False
         #: Whether some operand has taken memory without asking.
         self._knows_private = False
@@ -178,11 +172,9 @@ class Quotas:
         return sum([self._graphs[graph].estimates.private_bytes(chunk) for graph, chunk in record.dispatched])
 
     def _quota_bytes(self, worker: int) -> int:
-        """Return by how much a worker's memory may grow.
-
-        This excludes the reservation for unaccounted allocations, and bytes learned meanwhile, for which the
-        worker has to ask.
-        """
+        """Return by how much a worker's memory may grow."""
+        # This excludes the reservation for unaccounted allocations, and bytes learned meanwhile, for which the
+        # worker has to ask.
         memory = self._memory
         quota_bytes = memory.reserved_by_worker.get(worker, 0) - memory.raised_by_worker.get(worker, 0)
         return quota_bytes - self.expected_private_bytes(worker)
@@ -197,6 +189,3 @@ class Quotas:
             if worker is not None and growth_bytes != worker.granted_bytes:
                 worker.granted_bytes = growth_bytes
                 self._emit(GrantQuota(id, growth_bytes + slack_bytes))
-
-
-__all__ = ["Growth", "Quotas"]

@@ -80,6 +80,3 @@ class Recalls:
         # The first one is being computed.
         next(waiting)
         return any(not self._graphs[graph].unfinished_inputs[chunk] for graph, chunk in waiting)
-
-
-__all__ = ["Recalls"]

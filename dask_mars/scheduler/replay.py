@@ -20,50 +20,30 @@ from dask_mars.scheduler.policies.plugins import load_policy
 
 @dataclass(slots=True)
 class Replay:
-    """The outcome of replaying a log.
-
-    Attributes
-    ----------
-    events, instructions : Counter
-        Numbers of each kind.
-    difference : Difference or None
-        The first event with other instructions than in the log; None if there is none.
-    machine : Machine
-        The machine after the last event.
-    """
+    """The outcome of replaying a log."""
 
     machine: Machine
     events: Counter[str] = field(default_factory=Counter)
     instructions: Counter[str] = field(default_factory=Counter)
+    #: The first event with other instructions than in the log; None if there is none.
     difference: Difference | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An event with other instructions than in the log.
-
-    Attributes
-    ----------
-    line : int
-        The line of the log.
-    event : Event
-        The event.
-    logged, found : list
-        The instructions in the log, and those of the machine, in JSON's types.
-    """
+    """An event with other instructions than in the log."""
 
     line: int
     event: Any
+    #: The instructions in the log, and those of the machine, in JSON's types.
     logged: list[Any]
     found: list[Any]
 
 
 def replay(lines: Iterable[str], validate: bool = False) -> Replay:
-    """Feed the events of a log to a new state machine, up to the first difference.
-
-    `validate` checks all invariants after each event, which takes much longer. Raises `LogError` and
-    `AssertionError`.
-    """
+    """Feed the events of a log to a new state machine, up to the first difference."""
+    # `validate` checks all invariants after each event, which takes much longer. Raises `LogError` and
+    # `AssertionError`.
     parameters, entries = read(lines)
     try:
         load_policy(parameters.policy)
@@ -113,6 +93,3 @@ def main(log: TextIO, validate: bool) -> None:
 
 if __name__ == "__main__":
     main()
-
-
-__all__ = ["Difference", "Replay", "replay"]

@@ -19,20 +19,13 @@ _FAR = 1 << 60
 
 
 class Simulation(NamedTuple):
-    """A simulated schedule.
+    """A simulated schedule."""
 
-    Attributes
-    ----------
-    workers : list of int
-        The worker of each chunk, `CLIENT` for the user's process, `NO_WORKER` if there is nothing to run.
-    steps : list of (int, bool)
-        Sequence of starts and ends: a chunk, and whether it ends.
-    length : int
-        End of the last chunk, where each chunk takes 1.
-    """
-
+    #: The worker of each chunk, `CLIENT` for the user's process, `NO_WORKER` if there is nothing to run.
     workers: list[int]
+    #: Sequence of starts and ends: a chunk, and whether it ends.
     steps: Steps
+    #: End of the last chunk, where each chunk takes 1.
     length: int
 
     @property
@@ -48,22 +41,7 @@ def simulate(
     assignment: Traversal = "breadth-first",
     sizes_of: Callable[[int], tuple[int, int]] | None = None,
 ) -> Simulation:
-    """Simulate the computation of a graph.
-
-    Parameters
-    ----------
-    plan : GraphPlan
-        The graph.
-    num_workers : int
-        Number of workers, all from the start.
-    policy : str, optional
-        Name of a scheduling policy in `policies.POLICIES`.
-    assignment : {"breadth-first", "depth-first"}, optional
-        Search order for dividing initial chunks among workers, if the policy does that.
-    sizes_of : callable, optional
-        Returns the bytes of a chunk's result, and the part that its inputs do not hold. Without it the machine
-        learns no sizes.
-    """
+    """Simulate the computation of a graph."""
     limit = None if sizes_of is None else _FAR
     parameters = Parameters(
         policy, assignment, num_workers=num_workers, store_limit=limit, memory_limit=limit or 0

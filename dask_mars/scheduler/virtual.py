@@ -121,6 +121,3 @@ class VirtualRun:
         self._starts += 1
         duration_s = self.begin(worker, chunk, restores)
         heapq.heappush(self._running, (self.now_s + duration_s, self._starts, worker, chunk, duration_s))
-
-
-__all__ = ["GRAPH", "VirtualRun"]

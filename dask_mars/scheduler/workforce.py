@@ -174,6 +174,3 @@ class Workforce:
                 assert worker.place == (0.0, 0, worker.id)
             elif worker.place is not None:
                 assert worker.place == (worker.load_s, len(worker.dispatched), worker.id)
-
-
-__all__ = ["Place", "Worker", "Workforce"]

@@ -79,10 +79,8 @@ class StoreAllocator(StoreReader):
         return (0, 0) if self._quota is None else self._quota.refusal
 
     def raise_exceeded(self) -> bool:
-        """Return, once, whether small objects have exceeded the quota since the operand began.
-
-        The caller must raise an error.
-        """
+        """Return, once, whether small objects have exceeded the quota since the operand began."""
+        # The caller must raise an error.
         return self._quota is not None and self._quota.raise_exceeded()
 
     def mark(self) -> None:

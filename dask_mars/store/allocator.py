@@ -10,11 +10,10 @@ PAGE_BYTES = 4096
 
 
 class Allocator:
-    """Allocates non-overlapping blocks of ``[0, capacity_bytes)``.
+    """Allocates non-overlapping blocks of ``[0, capacity_bytes)``."""
 
-    It chooses the smallest free block that fits, and among equal ones the one freed last, whose pages are warm:
-    touching a fresh page of shared memory costs several times the copy that fills it. Free neighbours merge.
-    """
+    # It chooses the smallest free block that fits, and among equal ones the one freed last, whose pages are warm:
+    # touching a fresh page of shared memory costs several times the copy that fills it. Free neighbours merge.
 
     def __init__(self, capacity_bytes: int, live: Iterable[tuple[int, int]] = ()) -> None:
         # Blocks are whole pages, so a last partial page is of no use.

@@ -25,10 +25,8 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def create(name: str, capacity_bytes: int) -> int:
-    """Create an arena and return its file descriptor.
-
-    The name is shown in /proc/<pid>/maps; the system allocates pages on first write.
-    """
+    """Create an arena and return its file descriptor."""
+    # The name is shown in /proc/<pid>/maps; the system allocates pages on first write.
     try:
         descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
     except (AttributeError, OSError):
@@ -60,11 +58,9 @@ class Arena:
         self.address = int(whole.__array_interface__["data"][0])
 
     def view(self, offset: int, size_bytes: int) -> Bytes:
-        """Return bytes of the arena as an array that keeps the mapping alive.
-
-        Each call creates a new base object for all arrays made from it: its reference count shows whether any of
-        them is alive.
-        """
+        """Return bytes of the arena as an array that keeps the mapping alive."""
+        # Each call creates a new base object for all arrays made from it: its reference count shows whether any of
+        # them is alive.
         return np.frombuffer(self._map, dtype=np.uint8, count=size_bytes, offset=offset)
 
     def give_back(self, offset: int, size_bytes: int) -> None:

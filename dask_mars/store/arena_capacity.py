@@ -20,11 +20,9 @@ _PRIVATE_SHARE = 4
 
 
 def arena_capacity(memory_limit: int, num_workers: int, addresses: AddressSpace) -> int:
-    """Return the size of each arena.
-
-    Every process maps the arenas of all workers and of the client. All have the same size, because any worker may
-    compute the largest result.
-    """
+    """Return the size of each arena."""
+    # Every process maps the arenas of all workers and of the client. All have the same size, because any worker
+    # may compute the largest result.
     free = addresses.free_bytes
     shared = free - min(memory_limit, free // _PRIVATE_SHARE)
     capacity = shared * _TABLES_SHARE // ((num_workers + 1) * _TABLES_SHARE + 1)

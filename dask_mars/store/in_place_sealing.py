@@ -45,10 +45,8 @@ def has_object_quotas(threshold_bytes: int | None) -> bool:
 
 
 def make_heap(arena: Arena, live: Collection[tuple[int, int]], threshold_bytes: int | None) -> Heap | None:
-    """Build this thread's arrays in an arena, and return the arena's heap.
-
-    Arrays smaller than the threshold get private memory; without a threshold all do.
-    """
+    """Build this thread's arrays in an arena, and return the arena's heap."""
+    # Arrays smaller than the threshold get private memory; without a threshold all do.
     if threshold_bytes is None:
         return None
     try:
@@ -64,10 +62,8 @@ def make_heap(arena: Arena, live: Collection[tuple[int, int]], threshold_bytes: 
 
 
 def limit_memory(heap: Heap, threshold_bytes: int, page: memoryview, wake: int, signal_number: int) -> Quota:
-    """Make arrays, and Python objects where possible, wait for the engine when their memory exceeds the quota.
-
-    The signal is raised when small objects have exceeded the quota.
-    """
+    """Make arrays, and Python objects where possible, wait for the engine when their memory exceeds the quota."""
+    # The signal is raised when small objects have exceeded the quota.
     from dask_mars.store import _arena
 
     quota = _arena.Quota(heap, page, wake, os.getppid())
@@ -115,10 +111,8 @@ class InPlaceSealing:
         self._pending.clear()
 
     def finish(self) -> dict[int, tuple[int, int, int]]:
-        """Copy blocks that something still refers to.
-
-        The result has, for each copied block, offset and size of the copy, and the start of the copied part.
-        """
+        """Copy blocks that something still refers to."""
+        # The result has, for each copied block, offset and size of the copy, and the start of the copied part.
         heap, arena = self._heap, self._arena
         moved: dict[int, tuple[int, int, int]] = {}
         pending, self._pending = self._pending, {}

@@ -105,10 +105,8 @@ class MapOutput:
 
 
 def pack(parts: Iterable[tuple[int, Any]], count: int, expected_bytes: int = 0) -> MapOutput:
-    """Return a map output.
-
-    Each value is pickled before the next one is taken.
-    """
+    """Return a map output."""
+    # Each value is pickled before the next one is taken.
     writer = _Writer(count, expected_bytes)
     for reducer, value in parts:
         writer.add(reducer, value)

@@ -118,15 +118,13 @@ class PersistedChunk:
 
 
 class _Persisted(GraphNode):  # type: ignore[misc]
-    """A persisted chunk as a node in Dask's graph, which all schedulers can run.
+    """A persisted chunk as a node in Dask's graph, which all schedulers can run."""
 
-    In the graph of a persisted collection, code finds an array under Dask's threads, and a future under
-    `distributed`. Code for both (``chunk.result() if hasattr(chunk, "result") else chunk``, as in Dask's own
-    helpers) can read this node, and so can NumPy.
-
-    It is no `Task`: Dask's optimizers rebuild tasks under the key that the node was created with, not the one that
-    `clone` has given it.
-    """
+    # In the graph of a persisted collection, code finds an array under Dask's threads, and a future under
+    # `distributed`. Code for both (``chunk.result() if hasattr(chunk, "result") else chunk``, as in Dask's own
+    # helpers) can read this node, and so can NumPy.
+    # It is no `Task`: Dask's optimizers rebuild tasks under the key that the node was created with, not the one
+    # that `clone` has given it.
 
     __slots__ = ()
 
@@ -190,10 +188,9 @@ class PersistedNode(_Persisted):
 
 
 class PersistedData(_Persisted, DataNode):  # type: ignore[misc]
-    """A persisted chunk's node for graphs that distinguish data from tasks.
+    """A persisted chunk's node for graphs that distinguish data from tasks."""
 
-    Array expressions do, and put aliases to tasks there. Dask's own schedulers read all such nodes at the start.
-    """
+    # Array expressions do, and put aliases to tasks there. Dask's own schedulers read all such nodes at the start.
 
     __slots__ = ()
 
@@ -227,11 +224,9 @@ class PersistedWeakRef(weakref.ref[PersistedChunk]):
 
 
 def weak_reference_to(persisted: PersistedChunk, when_gone: Callable[[Any], None]) -> PersistedWeakRef:
-    """Call a function when the last reference to a persisted chunk is gone.
-
-    Any thread may call it at any moment, even one that holds a lock or is being interrupted: so it must run no
-    Python code. The `append` of a deque will do.
-    """
+    """Call a function when the last reference to a persisted chunk is gone."""
+    # Any thread may call it at any moment, even one that holds a lock or is being interrupted: so it must run no
+    # Python code. The `append` of a deque will do.
     reference = PersistedWeakRef(persisted, when_gone)
     reference.graph, reference.chunk = persisted.graph, persisted.chunk
     return reference
@@ -243,11 +238,9 @@ def value_of(chunk: Any) -> Any:
 
 
 def as_node(key: Hashable, value: Any) -> Any:
-    """Return a node, or a plain value, for the graph of a persisted collection.
-
-    Any scheduler can compute with it. As under Dask's threads it is the value itself, unless Dask would take that
-    for a task or a key.
-    """
+    """Return a node, or a plain value, for the graph of a persisted collection."""
+    # Any scheduler can compute with it. As under Dask's threads it is the value itself, unless Dask would take
+    # that for a task or a key.
     if issubclass(type(value), TaskRef) and value.key == key:
         # distributed puts its futures into graphs in the same way.
         return value

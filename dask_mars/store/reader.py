@@ -44,11 +44,9 @@ class StoreReader:
         return any(low < arena.address + arena.capacity_bytes and arena.address < high for arena in self.arenas)
 
     def load(self, ref: ObjectRef, owners: list[tuple[Block, Bytes]] | None = None) -> Any:
-        """Read a value without copying from arenas.
-
-        `owners` receives a (block, array) pair for each block. While anything refers to the memory, the array has
-        more references than this list's: see `still_used`.
-        """
+        """Read a value without copying from arenas."""
+        # `owners` receives a (block, array) pair for each block. While anything refers to the memory, the array
+        # has more references than this list's: see `still_used`.
         kind = ref[0]
         if kind < ARRAY:
             return inline_value(ref)
@@ -181,10 +179,8 @@ def _load_small(
 
 
 def _owning(value: Any) -> Any:
-    """Return a small array as one that owns its memory, so that it can be resized; other values unchanged.
-
-    Arrays of the user stay views of their message, which identifies them.
-    """
+    """Return a small array as one that owns its memory, so that it can be resized; other values unchanged."""
+    # Arrays of the user stay views of their message, which identifies them.
     if type(value) is not np.ndarray or value.flags.owndata or not value.flags.writeable:
         return value
     return value.copy(order="K")

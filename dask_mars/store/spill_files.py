@@ -61,11 +61,9 @@ class SpillFiles:
         self.disk_bytes_per_s = _DISK_BYTES_PER_S
 
     def write(self, name: str, buffers: Sequence[Any], in_parts: bool = False) -> SpilledFile:
-        """Write buffers to a new file.
-
-        Buffers that are read in parts, by `open`, have checksums of their own, and are not compressed. After an
-        error no part of the file is left.
-        """
+        """Write buffers to a new file."""
+        # Buffers that are read in parts, by `open`, have checksums of their own, and are not compressed. After an
+        # error no part of the file is left.
         if not name or "/" in name or name.startswith("."):
             raise ValueError(f"not a name for a file: {name!r}")
         views = [PickleBuffer(buffer).raw() for buffer in buffers]
@@ -223,11 +221,10 @@ class SpilledBytes:
 
 
 class SpillDirectory(SpillFiles):
-    """A new private directory of spilled values, removed on close.
+    """A new private directory of spilled values, removed on close."""
 
-    If this process is killed first, the next directory under the same root removes it. Other processes use it by
-    `SpillFiles`.
-    """
+    # If this process is killed first, the next directory under the same root removes it. Other processes use it by
+    # `SpillFiles`.
 
     def __init__(self, root: str | Path, codec: Codec | None = None) -> None:
         #: Removed directories of dead owners.

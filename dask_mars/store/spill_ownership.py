@@ -124,10 +124,8 @@ def clear_abandoned(root: Path) -> list[Path]:
 
 
 def start_time(pid: int) -> int | None:
-    """Return when a process started, 0 if unknown, or None if there is no such process.
-
-    A zombie counts as a process: its threads may be running.
-    """
+    """Return when a process started, 0 if unknown, or None if there is no such process."""
+    # A zombie counts as a process: its threads may be running.
     try:
         # The program's name, in brackets, may contain any character.
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()

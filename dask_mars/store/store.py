@@ -87,11 +87,9 @@ class Store(StoreAllocator):
     def seal(
         self, value: Any, inputs: Iterable[Block] = (), freeze: bool = False, in_place: bool = False
     ) -> ObjectRef:
-        """Make a value readable for every process.
-
-        With `freeze` even small arrays are loaded read-only. With `in_place` arrays stay where they were built in
-        the own arena: the caller drops its references to the value, and calls `finish`.
-        """
+        """Make a value readable for every process."""
+        # With `freeze` even small arrays are loaded read-only. With `in_place` arrays stay where they were built
+        # in the own arena: the caller drops its references to the value, and calls `finish`.
         kind = type(value)
         if kind in _SCALARS:
             return (VALUE, value)
@@ -126,10 +124,8 @@ class Store(StoreAllocator):
             del self.arenas[count:]
 
     def finish(self, ref: ObjectRef, inputs: Iterable[Block] = ()) -> ObjectRef:
-        """Return the final reference to a value that was sealed with `in_place`, after the caller has dropped it.
-
-        If there is no room for a copy, the blocks that `seal` has allocated are freed.
-        """
+        """Return the final reference to a value sealed with `in_place`, after the caller has dropped it."""
+        # If there is no room for a copy, the blocks that `seal` has allocated are freed.
         if self._in_place_sealing is None:
             return ref
         try:
@@ -295,11 +291,9 @@ class Store(StoreAllocator):
         return (OBJECT, tuple(blocks), stored_header, tuple(parts))
 
     def for_arena(self, buffer: pickle.PickleBuffer, inline_bytes: int) -> memoryview | None:
-        """Return the bytes of a pickle's buffer that belong in an arena, None if they stay in the pickle.
-
-        Buffers that would be stored as values of their own never stay in the pickle: memory in an arena identifies
-        arrays of the user.
-        """
+        """Return the bytes of a pickle's buffer that belong in an arena, None if they stay in the pickle."""
+        # Buffers that would be stored as values of their own never stay in the pickle: memory in an arena
+        # identifies arrays of the user.
         try:
             raw = buffer.raw()
         except BufferError:
@@ -323,10 +317,8 @@ class Store(StoreAllocator):
         return None
 
     def _thawed(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return a writable alias of an array that is read-only only because its memory is shared.
-
-        Pickles record writability, and a loaded copy of this array may be written to.
-        """
+        """Return a writable alias of an array that is read-only only because its memory is shared."""
+        # Pickles record writability, and a loaded copy of this array may be written to.
         if array.flags.writeable or not array.size:
             return array
         low, high = byte_bounds(array)

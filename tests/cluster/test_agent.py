@@ -32,7 +32,6 @@ from dask_mars.cluster.partition.subtasks import cut, place
 from dask_mars.cluster.stored_result import StoredResult, release_unread
 from dask_mars.cluster.subtask_spec import Packer, Unsendable
 from dask_mars.cluster.transfers import BytesSemaphore
-from dask_mars.engine.reservations import Reservation
 from dask_mars.optimize.convert import convert
 from dask_mars.scheduler.events import GraphPlan
 from dask_mars.store.persisted import PersistedChunk
@@ -109,12 +108,12 @@ def endless(client: Any, agent: Any, folder: Path) -> tuple[Any, Callable[[], bo
 def all_of_the_store(agent: MarsWorker) -> Iterator[None]:
     """Have an agent's results go to disk, and no others come meanwhile."""
     answers: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
-    reservation = Reservation(agent.engine, "all of it", agent.engine.view.store()["limit_bytes"], answers.put)
+    reservation = agent.engine.reserve("all of it", agent.engine.view.store()["limit_bytes"], answers.put)
     try:
         assert answers.get(timeout=100) is None
         yield
     finally:
-        reservation.release()
+        agent.engine.release_reservation(reservation)
 
 
 # -- subtasks -------------------------------------------------------------------------------------------------

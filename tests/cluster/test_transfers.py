@@ -12,7 +12,6 @@ import pytest
 from dask_mars.cluster.stored_result import StoredResult
 from dask_mars.cluster.transfers import BytesSemaphore, Transfers
 from dask_mars.engine.engine import Engine
-from dask_mars.engine.reservations import Reservation
 from dask_mars.errors import EngineStopped
 from dask_mars.runtimes import Runtime
 from tests.conftest import eventually
@@ -129,7 +128,7 @@ def test_the_end_of_the_engine_ends_the_wait(small):
 
     asyncio.run(come())
     with pytest.raises(EngineStopped):
-        Reservation(engine, "fourth", MIB, lambda error: None)
+        engine.reserve("fourth", MIB, lambda error: None)
 
 
 def test_results_that_are_here_go_into_the_store_once(host):

@@ -143,16 +143,6 @@ def test_persisted_results_that_have_no_room_can_be_read(few) -> None:
         assert total(*kept[:4]).compute(scheduler=runtime.get) == sum(expected[:4])
 
 
-def test_without_a_disk_they_fail_with_numbers(few) -> None:
-    # Nothing can be made there, not even by the superuser.
-    with few(directory=Path("/proc/spilled")) as runtime:
-        result, _ = held(10, 5)
-        with pytest.raises((StoreFull, SpillDiskFailed)) as caught:
-            result.compute(scheduler=runtime.get, num_workers=1)
-        assert "bytes" in str(caught.value)
-        assert dask.delayed(filled)(1, 1).sum().compute(scheduler=runtime.get) == MIB / 8
-
-
 def test_a_disk_that_fails_meanwhile_is_what_they_fail_with(few, tmp_path) -> None:
     with few() as runtime:
         engine = runtime.engine()

@@ -9,7 +9,6 @@ import dask
 import dask.bag as db
 import numpy as np
 import pytest
-from dask.callbacks import Callback
 
 from dask_mars import Runtime
 from dask_mars.diagnostics import Listener, add_listener, remove_listener
@@ -137,13 +136,6 @@ def test_results_are_those_of_threads(get, name):
     (pd.testing.assert_frame_equal if found.ndim == 2 else pd.testing.assert_series_equal)(found, expected)
 
 
-def test_partitions_are_those_of_threads(get):
-    collection = dd.from_pandas(frame(), npartitions=4, sort=False).shuffle("key", npartitions=6)
-    expected = dask.compute(*collection.to_delayed(), scheduler="threads")
-    for found, theirs in zip(dask.compute(*collection.to_delayed(), scheduler=get), expected, strict=True):
-        pd.testing.assert_frame_equal(sorted_by_all(found), sorted_by_all(theirs))
-
-
 def test_rows_come_in_the_order_of_the_partitions(get):
     collection = dd.from_pandas(frame().reset_index(drop=True), npartitions=5).shuffle("key", npartitions=3)
     for part in dask.compute(*collection.to_delayed(), scheduler=get):
@@ -158,25 +150,6 @@ def test_groups_of_bags_are_those_of_threads(get):
         key: list(range(key, 300, 7)) for key in range(7)
     }
     assert sorted(key for key, _ in found) == sorted(key for key, _ in groups.compute(scheduler="threads"))
-
-
-def test_callbacks_see_a_whole_computation(get):
-    seen: dict[str, int] = {}
-
-    class Count(Callback):
-        def _start_state(self, dsk: Any, state: Any) -> None:
-            seen["before"] = sum(len(state[kind]) for kind in ("ready", "waiting"))
-
-        def _posttask(self, *_: Any) -> None:
-            seen["done"] = seen.get("done", 0) + 1
-
-        def _finish(self, dsk: Any, state: Any, failed: bool) -> None:
-            seen["after"] = sum(len(state[kind]) for kind in ("ready", "waiting", "running"))
-
-    with Count():
-        dd.from_pandas(frame(), npartitions=3).shuffle("key").compute(scheduler=get)
-    assert seen["done"] >= seen["before"] > 0
-    assert seen["after"] == 0
 
 
 # -- kinds of parts -------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import hypothesis  # noqa: E402
 from dask.utils import parse_bytes  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from tests.fuzz.engines import PROGRAMS, Engine, LeftBehind, plan, settled  # noqa: E402
+from tests.fuzz.engines import MOST_KILLS, PROGRAMS, Engine, LeftBehind, plan, settled  # noqa: E402
 from tests.fuzz.making import programs  # noqa: E402
 from tests.fuzz.programs import Program, Raised  # noqa: E402
 from tests.fuzz.running import Difference, Excused, Excuses, is_unsteady, run, silenced  # noqa: E402
@@ -75,7 +75,7 @@ class Tally:
 def one(engine: Engine, program: Program, shared: bool, named: bool, limit_s: float, tally: Tally) -> None:
     """Run a program; raise `Differs` if it does not give what it has to."""
     excuses = Excuses(engine.plan.small, engine.plan.kills)
-    with watchdog(limit_s, str(program), engine.told), engine.killer.at_work():
+    with watchdog(limit_s, str(program), engine.told), engine.killer.at_work(MOST_KILLS):
         found = run(program, "mars" if named else engine.runtime.get, shared, excuses)
     tally.note(program)
     if isinstance(found, Excused):

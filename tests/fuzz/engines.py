@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import random
-import signal
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +19,7 @@ from dask_mars import Runtime
 from dask_mars.optimize import defaults
 from tests.constants import constants
 from tests.soak.leaks import Errors, Surroundings, left_in_engine
+from tests.soak.troubles import Killer
 
 MIB = 1 << 20
 #: Programs that one engine computes.
@@ -30,17 +27,16 @@ PROGRAMS = 25
 #: Mean seconds between kills, and how many there may be in one program: a worker that has to import much before it
 #: comes to its task would else never come to it.
 _KILL_EVERY_S = 1.0
-_MOST_KILLS = 2
+MOST_KILLS = 2
 #: Bytes of a worker that has imported what a program can use: numba, which flox and numbagg import, is half of it.
 _LIBRARIES = 256 * MIB
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What an engine is to be like: its memory in bytes, None for plenty, and settings while it starts.
+    """What an engine is to be like: its memory in bytes, None for plenty, and settings while it starts."""
 
-    From `fold_initial` chunks a worker on, initial chunks are folded into others.
-    """
+    # From `fold_initial` chunks a worker on, initial chunks are folded into others.
 
     memory_limit: int | None
     kills: bool
@@ -81,51 +77,6 @@ def plan(seed: int, memory_limit: int | None = None, kills: bool | None = None) 
     return Plan(memory_limit, killed if kills is None else kills, workers, named, fixed, fold_initial)
 
 
-class Killer:
-    """Kills random workers while something is computed."""
-
-    def __init__(self, runtime: Runtime, seed: int) -> None:
-        self._runtime, self._chance = runtime, random.Random(seed)
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="fuzz-killer")
-        self._left = 0
-        self.count = 0
-
-    def _run(self) -> None:
-        while not self._ended.wait(self._chance.expovariate(1 / _KILL_EVERY_S)):
-            # One that is not up yet is spared: where few get up the runtime gives up, and rightly.
-            if self._left <= 0:
-                continue
-            ready = [worker for worker in self._handles() if worker.ready]
-            if ready:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(self._chance.choice(ready).pid, signal.SIGKILL)
-                    self.count += 1
-                    self._left -= 1
-
-    def _handles(self) -> list[Any]:
-        return [handle for handle in list(self._runtime.engine()._registry.workers.values()) if handle.is_process]
-
-    @contextlib.contextmanager
-    def at_work(self) -> Iterator[None]:
-        """Have it kill while the context is open, if its thread runs at all."""
-        self._left = _MOST_KILLS
-        try:
-            yield
-        finally:
-            self._left = 0
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[Killer]:
-        """Have its thread run while the context is open."""
-        self._thread.start()
-        try:
-            yield self
-        finally:
-            self._ended.set()
-            self._thread.join()
-
-
 class LeftBehind(Exception):
     """An engine has left something behind, or logged an error."""
 
@@ -149,7 +100,7 @@ class Engine:
             self.runtime = Runtime(self.plan.workers, self.plan.memory_limit).start()
         # The same engine is behind the name.
         dask_mars.runtimes._default._runtime = self.runtime
-        self.killer = Killer(self.runtime, self.seed)
+        self.killer = Killer(self.runtime, self.seed, _KILL_EVERY_S)
         if self.plan.kills:
             self._stack.enter_context(self.killer.running())
         return self

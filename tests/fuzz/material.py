@@ -180,11 +180,6 @@ def spread(block: Any) -> Any:
     return block.max(axis=-1) - block.min(axis=-1)
 
 
-def outer_sum(x: Any, y: Any) -> Any:
-    """Add all to all along last axes."""
-    return x[..., :, None] + y[..., None, :]
-
-
 def first_and_last(vector: Any) -> Any:
     """Return the ends of a vector."""
     return np.array([vector[0], vector[-1]]) if len(vector) else np.zeros(2, vector.dtype)

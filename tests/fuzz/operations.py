@@ -34,12 +34,11 @@ class Variable:
 
 @dataclass(frozen=True)
 class Operation:
-    """A way to make a value of others.
+    """A way to make a value of others."""
 
-    `write` returns an expression, or several of which one is drawn, for the program in the making and a variable
-    of the kind. It `rounds` if schedulers may choose the order in which it adds up, and `decides` if a last bit of
-    its input may make a large difference: a comparison, say.
-    """
+    # `write` returns an expression, or several of which one is drawn, for the program in the making and a variable
+    # of the kind. It `rounds` if schedulers may choose the order in which it adds up, and `decides` if a last bit
+    # of its input may make a large difference: a comparison, say.
 
     name: str
     kind: str

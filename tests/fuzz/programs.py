@@ -45,10 +45,9 @@ class Raised:
 
 @dataclass
 class Step:
-    """A statement, and what it has to come to.
+    """A statement, and what it has to come to."""
 
-    `expected` is the result of a program that `computes`, otherwise facts of the collections in `names`.
-    """
+    # `expected` is the result of a program that `computes`, otherwise facts of the collections in `names`.
 
     source: str
     operation: str

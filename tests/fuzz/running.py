@@ -30,17 +30,11 @@ _DELAYED = re.compile(r"\bd\d+\b|to_delayed")
 
 @dataclass(frozen=True)
 class Difference:
-    """What is not as it should be.
+    """What is not as it should be."""
 
-    Attributes
-    ----------
-    step : int
-        Which statement shows it.
-    text : str
-        What was found, and what was expected.
-    """
-
+    #: Which statement shows it.
     step: int
+    #: What was found, and what was expected.
     text: str
 
 
@@ -67,11 +61,9 @@ class Excuses:
 
 
 def is_unsteady(program: Program) -> bool:
-    """Return whether Dask's own scheduler gives other results each time, so that nothing can be said of a program.
-
-    Dask's optimiser walks through sets of names, and collections of both kinds that are computed together come out
-    as these have it. So each run has other names.
-    """
+    """Return whether Dask's own scheduler gives other results each time, so that nothing can be said."""
+    # Dask's optimiser walks through sets of names, and collections of both kinds that are computed together come
+    # out as these have it. So each run has other names.
     return any(isinstance(_with_other_names(program), Difference) for _ in range(8))
 
 
@@ -91,24 +83,7 @@ def _with_other_names(program: Program) -> Difference | Excused | None:
 def run(
     program: Program, scheduler: Any, shared: bool = False, excuses: Excuses | None = None
 ) -> Difference | Excused | None:
-    """Carry out a program and compare.
-
-    Parameters
-    ----------
-    program
-        As it was made, with what is expected.
-    scheduler
-        What Dask takes as a scheduler.
-    shared
-        Whether to compute the collections that were made with the program, rather than to make them again.
-    excuses
-        Errors that are no differences.
-
-    Returns
-    -------
-    Difference, Excused or None
-        None if all is as expected.
-    """
+    """Carry out a program and compare."""
     excuses = excuses or Excuses()
     namespace = new_namespace()
     if shared:

@@ -81,13 +81,6 @@ def test_what_is_left_is_assigned_when_workers_have_come_and_gone(graph, slots, 
     assert set(assigned.values()) <= set(now)
 
 
-@given(graphs(), workers, traversals)
-def test_names_of_workers_matter_only_by_their_order(graph, slots, traversal):
-    name = {worker: 100 + 7 * worker for worker in slots}
-    renamed = assign(graph, {name[worker]: own for worker, own in slots.items()}, traversal)
-    assert renamed == {chunk: name[worker] for chunk, worker in assign(graph, slots, traversal).items()}
-
-
 @given(graphs(), workers, traversals, st.randoms(use_true_random=False))
 def test_order_of_mappings_and_what_operands_are_does_not_matter(graph, slots, traversal, random):
     items = list(slots.items())

@@ -27,17 +27,9 @@ from dask_mars.scheduler.machine import Machine
 from tests.machines import CheckedMachine, plan
 
 CHAIN = ((), (0,), (1,))
-DIAMOND = ((), (0,), (0,), (1, 2))
 
 
 # -- from submission to results -------------------------------------------------------------------------------
-
-
-def test_submitted_chunk_is_handed_to_a_worker():
-    machine = CheckedMachine()
-    assert machine.submit(()) == [Run(0, 1, [0])]
-    assert machine.states() == ["RUNNING"]
-    assert machine.machine.in_hand(0) == [(1, 0)]
 
 
 def test_nothing_runs_before_a_worker_has_started():
@@ -59,16 +51,6 @@ def test_chain_runs_one_after_the_other_and_frees_behind_itself():
     assert machine.states() == ["FREED", "FREED", "FINISHED"]
     assert machine.post(ResultsTaken(1)) == [ForgetGraph(1)]
     assert machine.machine.graphs == []
-
-
-def test_diamond_joins_when_both_sides_are_done():
-    machine = CheckedMachine(workers=2)
-    assert machine.submit(*DIAMOND) == [Run(0, 1, [0])]
-    assert machine.finish(0, 0) == [Run(0, 1, [1]), Run(1, 1, [2])]
-    assert machine.finish(1, 2) == []
-    assert machine.states() == ["FINISHED", "RUNNING", "FINISHED", "UNSCHEDULED"]
-    assert machine.finish(0, 1) == [Free(1, [0]), Run(0, 1, [3])]
-    assert machine.finish(0, 3) == [Free(1, [1, 2]), FinishGraph(1)]
 
 
 def test_input_is_freed_as_soon_as_its_last_consumer_is_done():
@@ -98,14 +80,6 @@ def test_outputs_are_kept_until_the_results_are_taken():
     assert machine.post(ResultsTaken(1)) == [ForgetGraph(1)]
 
 
-def test_batch_of_finished_chunks_counts_like_single_ones():
-    machine = CheckedMachine(workers=2)
-    machine.submit((), (), (0, 1))
-    assert machine.finish(1, 1) == []
-    assert machine.finish(0, 0) == [Run(0, 1, [2])]
-    assert machine.finish(0, 2) == [Free(1, [0, 1]), FinishGraph(1)]
-
-
 def test_chunk_that_nobody_needs_is_freed_when_done():
     machine = CheckedMachine(workers=2)
     machine.submit((), (), outputs=[1])
@@ -120,12 +94,6 @@ def test_work_left_when_results_are_taken_is_stopped_but_not_by_force():
     assert machine.finish(0, 0) == [Free(1, [0]), ForgetGraph(1)]
 
 
-def test_graph_is_finished_once_even_if_more_of_it_runs():
-    machine = CheckedMachine()
-    assert machine.submit((), (), outputs=[1], data=[1]) == [FinishGraph(1), Run(0, 1, [0])]
-    assert machine.finish(0, 0) == [Free(1, [0])]
-
-
 # -- values that are known --------------------------------------------------------------------------------------
 
 
@@ -134,13 +102,6 @@ def test_data_are_there_from_the_start():
     assert machine.submit((), (0,), data=[0]) == [Run(0, 1, [1])]
     assert machine.states() == ["FINISHED", "RUNNING"]
     assert machine.finish(0, 1) == [Free(1, [0]), FinishGraph(1)]
-
-
-def test_chunk_waits_for_computed_inputs_beside_its_data():
-    machine = CheckedMachine()
-    assert machine.submit((), (), (0, 1), data=[0]) == [Run(0, 1, [1])]
-    assert machine.states() == ["FINISHED", "RUNNING", "UNSCHEDULED"]
-    assert machine.finish(0, 1) == [Run(0, 1, [2])]
 
 
 @pytest.mark.parametrize("inputs", [(), ((), ())])
@@ -207,27 +168,6 @@ def test_durations_in_the_client_say_nothing_of_workers():
     assert machine.post(WorkerStarted(0)) == [Run(0, 1, [1])]
 
 
-def test_chunk_returned_for_the_client_goes_to_the_client():
-    machine = CheckedMachine()
-    machine.submit(())
-    assert machine.post(ChunksReturned(0, 1, [0], to_client=True)) == [Run(CLIENT, 1, [0], is_alone=True)]
-    assert machine.machine.in_hand(0) == []
-    assert machine.finish(CLIENT, 0) == [FinishGraph(1)]
-
-
-def test_returned_chunk_is_handed_out_again():
-    machine = CheckedMachine()
-    machine.submit(())
-    assert machine.post(ChunksReturned(0, 1, [0])) == [Run(0, 1, [0])]
-
-
-def test_failure_in_the_client_is_retried_in_the_client():
-    machine = CheckedMachine()
-    machine.submit((), in_client=frozenset({0}), default_retries=1)
-    assert machine.post(ChunkFailed(CLIENT, 1, 0)) == []
-    assert machine.post(TimePassed(), after_s=1.0) == [Run(CLIENT, 1, [0], is_alone=True)]
-
-
 # -- failures ---------------------------------------------------------------------------------------------------
 
 
@@ -262,19 +202,6 @@ def test_retry_that_is_due_runs_with_whatever_event_comes_next():
     assert machine.finish(1, 1) == [Run(0, 1, [0])]
 
 
-def test_retries_of_a_chunk_come_before_the_default():
-    machine = CheckedMachine(workers=2)
-    machine.submit((), (), default_retries=3, retries={1: 0})
-    assert machine.post(ChunkFailed(0, 1, 0)) == []
-    assert machine.post(ChunkFailed(1, 1, 1)) == [FailGraph(1, 1, False), ForgetGraph(1)]
-
-
-def test_final_failure_is_not_retried():
-    machine = CheckedMachine()
-    machine.submit((), default_retries=3)
-    assert machine.post(ChunkFailed(0, 1, 0, final=True)) == [FailGraph(1, 0, False), ForgetGraph(1)]
-
-
 def test_failure_is_fatal_to_successors_and_cancels_all_else():
     machine = CheckedMachine(workers=3)
     # 0 is done; 1 fails, on which 3 and 4 depend; 2 runs; 5 waits for a worker, 6 for 5.
@@ -284,40 +211,6 @@ def test_failure_is_fatal_to_successors_and_cancels_all_else():
     assert machine.post(ChunkFailed(0, 1, 1)) == [FailGraph(1, 1, False), Interrupt(1, 1, force=False)]
     assert machine.states() == ["FINISHED", "FATAL", "CANCELLING", "FATAL", "FATAL", "CANCELLED", "CANCELLED"]
     assert machine.finish(1, 2) == [Free(1, [2]), ForgetGraph(1)]
-
-
-def test_second_failure_of_a_graph_is_not_reported():
-    machine = CheckedMachine(workers=2)
-    machine.submit((), ())
-    assert machine.post(ChunkFailed(0, 1, 0)) == [FailGraph(1, 0, False), Interrupt(1, 1, force=False)]
-    assert machine.post(ChunkFailed(1, 1, 1)) == [ForgetGraph(1)]
-
-
-def test_cancelling_a_failed_graph_does_not_end_what_still_runs():
-    machine = CheckedMachine(workers=2)
-    machine.submit((), ())
-    machine.post(ChunkFailed(0, 1, 0))
-    assert machine.post(GraphCancelled(1)) == []
-    assert machine.finish(1, 1) == [Free(1, [1]), ForgetGraph(1)]
-
-
-def test_failed_graph_does_not_run_its_pending_retries():
-    machine = CheckedMachine(workers=2)
-    machine.submit((), (), retries={0: 1})
-    assert machine.post(ChunkFailed(0, 1, 0)) == []
-    assert machine.post(ChunkFailed(1, 1, 1)) == [FailGraph(1, 1, False), ForgetGraph(1)]
-    assert machine.post(TimePassed(), after_s=60.0) == []
-    assert machine.machine.next_due_s() is None
-
-
-def test_cancelled_graph_does_not_run_its_pending_retries_while_it_winds_down():
-    machine = CheckedMachine(workers=2)
-    machine.submit((), (), default_retries=1)
-    machine.post(ChunkFailed(0, 1, 0))
-    machine.post(GraphCancelled(1))
-    assert machine.states() == ["CANCELLED", "CANCELLING"]
-    assert machine.post(TimePassed(), after_s=60.0) == []
-    assert machine.post(ChunksReturned(1, 1, [1])) == [ForgetGraph(1)]
 
 
 # -- lost workers -----------------------------------------------------------------------------------------------
@@ -361,30 +254,6 @@ def test_chunk_that_crashes_is_tried_once_more_at_most(allowed, tries):
     assert machine.post(WorkerLost(0, running=(1, 0), crashed=True)) == [FailGraph(1, 0, True), ForgetGraph(1)]
 
 
-def test_chunk_is_not_blamed_for_a_death_before_it_started():
-    machine = CheckedMachine(allowed_worker_losses=0)
-    machine.submit(())
-    for _ in range(3):
-        assert machine.post(WorkerLost(0, running=None)) == []
-        assert machine.post(WorkerStarted(0)) == [Run(0, 1, [0])]
-
-
-def test_losses_do_not_use_up_retries():
-    machine = CheckedMachine(allowed_worker_losses=3)
-    machine.submit((), default_retries=1)
-    machine.post(WorkerLost(0, running=(1, 0)))
-    machine.post(WorkerStarted(0), after_s=60.0)
-    assert machine.post(ChunkFailed(0, 1, 0)) == []
-    machine.post(TimePassed(), after_s=60.0)
-    assert machine.post(ChunkFailed(0, 1, 0)) == [FailGraph(1, 0, False), ForgetGraph(1)]
-
-
-def test_work_of_a_lost_worker_goes_to_another():
-    machine = CheckedMachine(workers=2)
-    machine.submit((), (0,))
-    assert machine.post(WorkerLost(0, running=None)) == [Run(1, 1, [0])]
-
-
 def test_what_is_submitted_while_all_workers_are_retired_waits_for_one():
     machine = CheckedMachine(workers=2, allowed_worker_losses=0)
     for worker in (0, 1):
@@ -399,19 +268,6 @@ def test_retiring_is_held_against_no_chunk():
     machine = CheckedMachine(workers=2, allowed_worker_losses=0)
     machine.submit((), unrepeatable=frozenset({0}))
     assert machine.post(WorkerRetired(0)) == [Run(1, 1, [0])]
-
-
-def test_fatal_loss_cancels_what_else_the_lost_worker_had():
-    machine = CheckedMachine(allowed_worker_losses=0)
-    assert known_fast(machine, 3) == [Run(0, 1, [1, 2, 3])]
-    assert machine.post(WorkerLost(0, running=(1, 2))) == [FailGraph(1, 2, True), ForgetGraph(1)]
-
-
-def test_loss_of_a_cancelling_chunk_cancels_it():
-    machine = CheckedMachine()
-    machine.submit(())
-    machine.post(GraphCancelled(1))
-    assert machine.post(WorkerLost(0, running=(1, 0))) == [ForgetGraph(1)]
 
 
 def test_loss_of_an_unknown_worker_is_ignored():
@@ -431,13 +287,6 @@ def test_cancel_stops_what_waits_and_interrupts_what_runs():
     assert machine.post(ChunksReturned(0, 1, [0])) == [ForgetGraph(1)]
 
 
-def test_chunk_finished_after_its_cancelling_is_freed():
-    machine = CheckedMachine()
-    machine.submit((), (0,))
-    machine.post(GraphCancelled(1))
-    assert machine.finish(0, 0) == [Free(1, [0]), ForgetGraph(1)]
-
-
 def test_what_is_cancelled_stays_as_long_as_others_in_hand_may_lie_in_its_memory():
     machine = CheckedMachine(window_s=10.0)
     assert machine.submit((), (), (1,), outputs=[0, 2])[0].chunks == [0]
@@ -448,34 +297,12 @@ def test_what_is_cancelled_stays_as_long_as_others_in_hand_may_lie_in_its_memory
     assert machine.finish(0, 2) == [Free(1, [2]), ForgetGraph(1)]
 
 
-def test_chunk_failed_after_its_cancelling_is_not_reported():
-    machine = CheckedMachine()
-    machine.submit((), default_retries=3)
-    machine.post(GraphCancelled(1))
-    assert machine.post(ChunkFailed(0, 1, 0)) == [ForgetGraph(1)]
-
-
-def test_cancel_of_a_graph_with_nothing_in_hand_forgets_it_at_once():
-    machine = CheckedMachine(workers=0)
-    machine.submit(*DIAMOND)
-    assert machine.post(GraphCancelled(1)) == [ForgetGraph(1)]
-    assert machine.post(WorkerStarted(0)) == []
-
-
 def test_cancel_waits_for_the_client_without_interrupting_it():
     machine = CheckedMachine()
     machine.submit((), in_client=frozenset({0}))
     assert machine.post(GraphCancelled(1)) == []
     assert machine.states() == ["CANCELLING"]
     assert machine.finish(CLIENT, 0) == [Free(1, [0]), ForgetGraph(1)]
-
-
-def test_only_workers_that_have_some_of_the_graph_are_interrupted():
-    machine = CheckedMachine(workers=3)
-    machine.submit((), graph=1)
-    machine.submit((), graph=2)
-    assert machine.post(GraphCancelled(2)) == [Interrupt(1, 2, force=True)]
-    assert machine.states(1) == ["RUNNING"]
 
 
 def test_worker_that_is_cancelling_one_graph_gets_no_slow_work_of_another():
@@ -506,13 +333,6 @@ def test_late_messages_of_a_forgotten_graph_are_ignored(event):
 
 
 # -- who gets what ----------------------------------------------------------------------------------------------
-
-
-def test_chunks_run_in_the_order_of_their_ids():
-    machine = CheckedMachine()
-    assert machine.submit(*[()] * 3) == [Run(0, 1, [0])]
-    assert machine.finish(0, 0) == [Run(0, 1, [1])]
-    assert machine.finish(0, 1) == [Run(0, 1, [2])]
 
 
 def test_newly_ready_chunks_take_their_place_in_the_order():
@@ -610,14 +430,6 @@ def test_estimate_follows_the_newest_durations():
     assert len(run[0].chunks) > 1
 
 
-def test_estimates_belong_to_one_graph():
-    machine = CheckedMachine()
-    machine.submit((), ())
-    machine.finish(0, 0, seconds=1e-6)
-    machine.finish(0, 1, seconds=1e-6)
-    assert machine.submit((), (), graph=2) == [Run(0, 2, [0])]
-
-
 @pytest.mark.parametrize(("count", "shares"), [(8, [[1, 2, 3], [4, 5, 6], [7, 8]]), (4, [[1, 2], [3], [4]])])
 def test_workers_get_even_shares(count, shares):
     machine = CheckedMachine(workers=3)
@@ -666,16 +478,6 @@ def test_counts_and_graphs_say_how_far_things_are():
         "RUNNING": 1,
         "UNSCHEDULED": 1,
     }
-
-
-def test_equal_events_give_equal_instructions():
-    def run():
-        machine = CheckedMachine(workers=2)
-        out = [machine.submit(*DIAMOND, graph=1), machine.submit(*CHAIN, graph=2)]
-        out += [machine.finish(0, 0, graph=1), machine.finish(1, 0, graph=2)]
-        return [*out, machine.post(WorkerLost(1, None)), machine.post(GraphCancelled(2))]
-
-    assert run() == run()
 
 
 def test_validate_notices_a_ready_chunk_that_nobody_would_run():
@@ -738,20 +540,6 @@ def test_what_follows_a_retry_is_given_once_more():
     assert checked.post(TimePassed(), after_s=1.0) == [Run(0, 1, [1, 2])]
 
 
-def test_what_follows_is_lost_with_its_worker():
-    checked, _ = quick((), (0,), (1,))
-    checked.post(WorkerLost(0, None))
-    assert checked.states()[1:] == ["READY", "UNSCHEDULED", "UNSCHEDULED"]
-    assert checked.post(WorkerStarted(0)) == [Run(0, 1, [1, 2, 3])]
-
-
-def test_the_running_one_may_have_inputs_that_nobody_has_heard_of():
-    checked, _ = quick((), (0,))
-    checked.post(WorkerLost(0, (1, 2)))
-    assert checked.states()[1:] == ["READY", "UNSCHEDULED"]
-    assert checked.post(WorkerStarted(0)) == [Run(0, 1, [1, 2])]
-
-
 def test_chunks_of_the_client_do_not_follow():
     checked, instructions = quick((), (0,), in_client=frozenset({2}))
     assert instructions[-1] == Run(0, 1, [1])
@@ -761,12 +549,6 @@ def test_chunks_of_the_client_do_not_follow():
 def test_nothing_follows_where_the_plan_says_so():
     _, instructions = quick((), (0,), run_ahead=False)
     assert instructions[-1] == Run(0, 1, [1])
-
-
-def test_slow_operands_do_not_queue_behind_each_other():
-    checked = CheckedMachine()
-    assert checked.submit((), (0,)) == [Run(0, 1, [0])]
-    assert checked.finish(0, 0, seconds=10.0)[-1] == Run(0, 1, [1])
 
 
 # -- order ------------------------------------------------------------------------------------------------------

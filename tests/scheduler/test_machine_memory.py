@@ -24,21 +24,10 @@ from dask_mars.scheduler.events import (
 from dask_mars.scheduler.machine import Machine, Parameters
 from dask_mars.scheduler.memory import RESERVATION, Memory
 from dask_mars.scheduler.objects import Objects, StoredObject
-from tests.machines import begin_writing, plan
+from tests.machines import plan
 from tests.scheduler.limited import Host, pairs, sizes_of
 
 # -- admission ----------------------------------------------------------------------------------------------------
-
-
-def test_without_pressure_nothing_is_different():
-    graph_plan = pairs(8)
-    limited, free = (Host(sizes_of(graph_plan, 10, 1, 1), limit) for limit in (1000, 10**9))
-    for host in (limited, free):
-        host.submit(graph_plan)
-        host.run()
-    assert limited.started == free.started
-    assert limited.finished == {1}
-    assert not limited.ever_spilled
 
 
 def test_declared_bytes_hold_back_what_was_never_seen():
@@ -102,17 +91,6 @@ def test_one_copy_serves_all_who_read_it():
     assert host.copied == [(1, 0)]
 
 
-def test_what_is_too_large_to_be_copied_is_read_in_the_users_process():
-    inputs = [(), (), (0, 1), (0,), (1,), (2, 3)]
-    graph_plan = plan(*inputs, operand_of=[0, 0, 1, 2, 3, 4], data=[0, 1], copied_bytes={0: 300, 1: 10})
-    host = Host([0] * 6, limit=100, hard_limit=200)
-    host.submit(graph_plan)
-    host.run()
-    assert host.finished == {1}
-    assert host.copied == [(1, 1)]
-    assert set(host.done_in_client) == {2, 3}
-
-
 def test_what_needs_too_much_besides_copies_is_refused():
     graph_plan = plan((), (0,), data=[0], operand_of=[0, 1], copied_bytes={0: 10}, declared_bytes=[10, 300])
     host = Host([0, 300], limit=100, hard_limit=200)
@@ -165,19 +143,6 @@ def test_results_count_where_they_take_more_than_the_operand_was_seen_to_take():
     assert estimates.learn([], {}, {0: 10}) == set()
     assert estimates.learn([], {}, {0: 70}) == {0}
     assert (estimates.required_bytes(1), estimates.expected_bytes(1)) == (70, 50)
-
-
-def test_what_results_take_is_learnt():
-    graph_plan = plan(*[()] * 6, tuple(range(6)), operand_of=[0] * 6 + [1])
-    host = Host([40] * 6 + [0], limit=100, workers=4)
-    host.submit(graph_plan)
-    assert len(host.started) == 4
-    host.finish(0, 1, [host.hands[0][0][1]])
-    host.finish(1, 1, [host.hands[1][0][1]])
-    assert len(host.started) == 4
-    host.run()
-    assert host.finished == {1}
-    assert host.ever_spilled
 
 
 def test_small_chunks_pass_a_large_one_that_has_no_room():
@@ -339,37 +304,6 @@ def test_work_of_workers_comes_before_what_comes_from_elsewhere():
     host.take_results(1)
 
 
-def test_room_larger_than_the_limit_is_given_when_nothing_else_is_under_way():
-    host = Host([40], limit=100, workers=1)
-    host.submit(plan(()))
-    host.post(ReservationRequested(2, 500))
-    host.run_workers()
-    assert not host.granted
-    host.take_results(1)
-    assert host.granted == [2]
-    host.post(ReservationReleased(2))
-    assert not host.machine.graphs
-
-
-def test_room_larger_than_all_memory_is_refused_with_numbers():
-    host = Host([40], limit=100, hard_limit=200, workers=1)
-    assert host.machine.handle(ReservationRequested(1, 500), 0.0) == [RefuseReservation(1, 500, 200)]
-    assert host.machine.blocked is None
-    assert not host.machine.memory.reserved_bytes
-
-
-def test_who_waits_for_room_can_give_up():
-    host = Host([90], limit=100, workers=1)
-    host.submit(plan((), declared_bytes=[90, 90]))
-    host.post(ReservationRequested(2, 50))
-    assert not host.granted
-    host.post(ReservationReleased(2))
-    assert host.machine.blocked is None
-    host.run()
-    assert host.finished == {1}
-    assert not host.granted
-
-
 def test_idle_workers_are_given_what_waits_while_there_is_no_room_for_what_comes():
     host = Host([0] * 40, limit=100, workers=2)
     host.submit(plan(*[()] * 40, outputs=range(40)))
@@ -411,33 +345,6 @@ def test_what_is_needed_last_leaves_first():
     assert memory.choose_to_spill(objects.spill_candidates(), 5, set()) == [(1, 0)]
     assert memory.choose_to_spill(objects.spill_candidates(), 100, set()) == [(1, 1)]
     assert memory.choose_to_spill(objects.spill_candidates(), 100, set()) == []
-
-
-def test_results_that_only_the_user_waits_for_leave_before_others():
-    graph_plan = plan((), (), (0,), (1, 2), outputs=[0, 3], operand_of=[0, 0, 1, 2])
-    host = Host([40, 40, 40, 10], limit=100, workers=1)
-    graph_plan.declared_bytes = [40, 40, 40, 10]
-    host.submit(graph_plan)
-    host.run()
-    assert host.finished == {1}
-    assert (1, 0) in host.ever_spilled
-
-
-def test_a_chunk_that_is_needed_meanwhile_stays():
-    graph_plan = plan((), (), (0, 1), operand_of=[0, 1, 2])
-    host = Host([30, 30, 0], limit=100, workers=1)
-    host.submit(graph_plan)
-    host.finish(0, 1, [0])
-    host.writing += begin_writing(host.machine)
-    host.post(TimePassed())
-    host.finish(0, 1, [1])
-    assert host.hands[0] == [(1, 2)]
-    host.answer()
-    assert (1, 0) in host.stored
-    assert (1, 0) not in host.on_disk
-    host.run()
-    assert host.finished == {1}
-    assert host.machine.memory.spilling_bytes == 0
 
 
 def with_first_on_disk(count: int) -> Host:
@@ -487,15 +394,6 @@ def test_what_the_next_chunks_need_is_announced_once():
     assert host.announced == [(1, 0)]
 
 
-def test_another_worker_loads_what_a_worker_that_died_was_to_load():
-    host = with_first_on_disk(3)
-    assert host.loads == {1: {0: 0}}
-    host.lose(0)
-    host.start(1)
-    host.run()
-    assert host.ever_loaded == [(1, 0)]
-
-
 def test_a_second_worker_reads_for_itself_what_the_first_is_to_load():
     host = with_first_on_disk(3)
     host.start(1)
@@ -506,23 +404,6 @@ def test_a_second_worker_reads_for_itself_what_the_first_is_to_load():
     assert (host.stored_bytes, host.machine.memory.reserved_bytes) == (40, 10 + 50)
     host.run()
     assert host.finished == {1}
-
-
-def test_what_the_users_process_reads_stays():
-    """It reads in place, and would find something else where the chunks were."""
-    graph_plan = plan((), (), (0, 1), in_client=frozenset({2}), operand_of=[0, 0, 1])
-    host = Host([40, 40, 0], limit=100, workers=1)
-    host.submit(graph_plan)
-    host.finish(0, 1, [0])
-    host.finish(0, 1, [1])
-    assert host.hands[CLIENT] == [(1, 2)]
-    other = plan((), declared_bytes=[60])
-    host.submit(other, graph=2)
-    assert not host.writing
-    assert not host.hands[0]
-    host.finish(CLIENT, 1, [2])
-    host.take_results(1)
-    assert host.hands[0] == [(2, 0)]
 
 
 def test_the_users_process_runs_together_what_there_is_room_for():
@@ -558,37 +439,6 @@ def test_room_is_made_for_what_the_users_process_runs_together():
     assert host.hands[CLIENT] == [(2, 0)]
     host.answer()
     assert host.hands[CLIENT] == [(2, 0), (2, 1)]
-
-
-def test_results_that_the_user_is_taking_stay():
-    host = Host([40, 40], limit=100, workers=1)
-    host.submit(plan((), (), outputs=[0, 1]))
-    host.finish(0, 1, [0])
-    host.finish(0, 1, [1])
-    assert host.finished == {1}
-    host.submit(plan((), declared_bytes=[60]), graph=2)
-    assert not host.writing
-    assert not host.hands[0]
-    host.take_results(1)
-    assert host.hands[0] == [(2, 0)]
-
-
-def test_results_that_are_being_written_when_the_user_takes_them_stay():
-    host = Host([40, 40, 40], limit=100, workers=1)
-    host.submit(plan((), (), (), outputs=[0, 1, 2]))
-    while not host.writing:
-        assert host.step()
-    # Nothing is read yet, and there is no other way to make room.
-    host.answer()
-    assert host.on_disk
-    host.run()
-    assert host.finished == {1}
-    host.writing += begin_writing(host.machine)
-    assert host.writing
-    kept = dict(host.stored)
-    while host.writing:
-        host.answer()
-    assert host.stored == kept
 
 
 def test_without_a_disk_memory_is_used_as_far_as_it_goes():

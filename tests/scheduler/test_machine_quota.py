@@ -68,15 +68,6 @@ def test_what_there_is_room_for_is_granted():
     assert GrantQuota(0, SLACK) in driven.done(0, 0)
 
 
-def test_the_second_waits_until_the_first_is_done():
-    driven = Driven(unknown(2))
-    driven.grow(0, 0, 60)
-    assert driven.grow(1, 1, 60) == []
-    assert driven.machine.growing() == {1: (1, 1, 60)}
-    assert GrantQuota(1, 60 + SLACK) in driven.done(0, 0)
-    assert driven.machine.growing() == {}
-
-
 def test_what_waits_is_not_given_to_what_has_not_begun():
     declared = [None, None, 30, 30]
     driven = Driven(plan(*[()] * 4, operand_of=[0, 1, 2, 3], declared_bytes=declared))
@@ -232,21 +223,11 @@ def test_the_first_of_its_kind_has_a_share_and_nothing_of_its_kind_beside_it():
     assert driven.machine.memory.reserved_by_worker == {0: 5, 1: 5}
 
 
-def test_where_there_is_room_all_begin():
-    driven = Driven(plan(*[()] * 3, operand_of=[0, 0, 0]))
-    assert len(of_kind(Run, driven.first)) == 2
-
-
 def test_temporaries_of_known_functions_are_reserved_until_they_are_measured():
     driven = Driven(plan((), (), declared_bytes=[10, 10], operand_of=[0, 0], temporaries={0: 2.5}), workers=1)
     assert driven.machine.memory.reserved_by_worker[0] == 35
     driven.done(0, 0, size=10)
     assert driven.machine.memory.reserved_by_worker[0] == 10
-
-
-def test_a_guess_refuses_nothing():
-    driven = Driven(plan((), declared_bytes=[90], temporaries={0: 10}), workers=1)
-    assert of_kind(Run, driven.first) == [Run(0, 1, [0])]
 
 
 def test_what_becomes_known_meanwhile_is_no_quota():

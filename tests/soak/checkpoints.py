@@ -24,8 +24,7 @@ from benchmarks.report import MIB
 from dask_mars import Runtime
 from studies.checkpoint import kill
 from tests.soak.rounds import Failure, Tally, Troubles, _judged, _Options, _result
-from tests.soak.troubles import Generator
-from tests.soak.workloads import draw
+from tests.soak.workloads import Generator, draw
 
 #: Computations of one round, how large they are at most, and how often it is killed at most.
 _COMPUTATIONS, _MOST_BYTES, _MOST_DEATHS = 5, 64 * MIB, 5
@@ -37,22 +36,7 @@ _SHARES = (0.05, 1e9, 1e9)
 
 
 def checkpoint_round(seed: int, tally: Tally, limit_s: float) -> None:
-    """Run one round.
-
-    Parameters
-    ----------
-    seed : int
-        What chance in it begins with.
-    tally : Tally
-        What happens is added to it.
-    limit_s : float
-        How long one computation may take.
-
-    Raises
-    ------
-    Failure
-        A value was wrong, an error without cause, or something was left.
-    """
+    """Run one round."""
     rng = np.random.default_rng(seed)
     deaths = int(rng.integers(1, _MOST_DEATHS + 1))
     with tempfile.TemporaryDirectory(prefix="soak-") as name:

@@ -33,11 +33,10 @@ def _descriptors() -> dict[str, str]:
 
 
 def share_allocator() -> None:
-    """Have all threads of this process allocate from one place.
-
-    The system's own library gives each thread a part of its own, which keeps what is free between what is not:
-    with new threads in each round that grew by 100 MB in 400 computations, and by 20 so, as with Dask's scheduler.
-    """
+    """Have all threads of this process allocate from one place."""
+    # The system's own library gives each thread a part of its own, which keeps what is free between what is not:
+    # with new threads in each round that grew by 100 MB in 400 computations, and by 20 so, as with Dask's
+    # scheduler.
     with contextlib.suppress(AttributeError):
         # M_ARENA_MAX of glibc.
         ctypes.CDLL(None).mallopt(-8, 1)

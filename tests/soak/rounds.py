@@ -40,14 +40,13 @@ from tests.soak.tasks import OnPurpose
 from tests.soak.troubles import (
     CancelAfter,
     Cancelled,
-    Generator,
     Killer,
     full_disk,
     interrupted,
     no_directory,
     watchdog,
 )
-from tests.soak.workloads import Workload, differences, draw, read_again
+from tests.soak.workloads import Generator, Workload, differences, draw, read_again
 
 # Dask has few annotations. Saying so once keeps the type checker strict with all the rest.
 _dask: Any = dask
@@ -60,6 +59,10 @@ _PLENTY_SHARE, _PLENTY_BYTES = 0.4, 3072 * MIB
 #: what is imported and by what Dask keeps: by 110 MiB with Dask's synchronous scheduler alone.
 _GROWTH_BYTES = 128 * MIB
 _FIRST_ROUNDS = 10
+
+
+#: Mean seconds between kills.
+_KILL_EVERY_S = 0.15
 
 
 class Failure(Exception):
@@ -141,24 +144,7 @@ def _configuration(rng: Generator, folder: Path, troubles: Troubles) -> tuple[di
 
 
 def soak_round(seed: int, tally: Tally, limit_s: float, until_s: float) -> None:
-    """Run one round.
-
-    Parameters
-    ----------
-    seed
-        What chance in it begins with.
-    tally
-        What happens is added to it.
-    limit_s
-        How long one computation may take.
-    until_s
-        No computation is begun after this moment of the monotonic clock.
-
-    Raises
-    ------
-    Failure
-        A value was wrong, an error without cause, or something was left.
-    """
+    """Run one round."""
     rng = np.random.default_rng(seed)
     troubles = Troubles(
         disk=str(rng.choice(["ok", "full", "none"], p=[0.6, 0.25, 0.15])), kills=bool(rng.random() < 0.5)
@@ -233,7 +219,8 @@ def _iterate(rng: Generator, runtime: Runtime, most_bytes: int, troubles: Troubl
     if rng.random() < 0.2:
         workloads.append(draw(rng, most_bytes, frames=False))
     options = [_Options.drawn(rng) for _ in workloads]
-    killer = Killer(rng, runtime)
+    killer = Killer(runtime, int(rng.integers(1 << 32)), _KILL_EVERY_S, patience=0.8)
+    kills = int(rng.integers(1, 5))
     expected = [
         _result(workload, "sync", _Options(persisted=its.persisted))
         for workload, its in zip(workloads, options, strict=True)
@@ -241,7 +228,8 @@ def _iterate(rng: Generator, runtime: Runtime, most_bytes: int, troubles: Troubl
     began_s = time.monotonic()
     with contextlib.ExitStack() as stack:
         if troubles.kills:
-            stack.enter_context(killer.at_work())
+            stack.enter_context(killer.running())
+            stack.enter_context(killer.at_work(kills))
         pool = stack.enter_context(ThreadPoolExecutor(1)) if len(workloads) > 1 else None
         # Ctrl-C comes to the main thread alone.
         future = pool.submit(_result, workloads[1], runtime.get, options[1].without_interrupt()) if pool else None

@@ -173,39 +173,12 @@ def test_all_kinds_can_be_computed_at_any_size(kind):
         assert differences(values, values) == ""
 
 
-X = np.arange(6.0)
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [
-        (X, X.astype("f4")),
-        (X, X + 1e-5),
-        (X, X[:5]),
-        (X, list(X)),
-        ([X, 1], [X, 2]),
-        ([X], [X, X]),
-        (np.arange(5), np.arange(1, 6)),
-        (np.array([1.0, np.nan]), np.array([1.0, 2.0])),
-        ("a", "b"),
-        (np.float64(1), np.float64(2)),
-    ],
-)
-def test_differences_are_found(ours, theirs):
-    assert differences(ours, theirs)
-    assert not differences(ours, ours)
-
-
-def test_rounding_is_no_difference():
-    assert not differences(X * (1 + 1e-14), X)
-
-
 def test_frames_are_compared_whatever_their_order():
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame({"a": [1.0, 2.0], "b": [3, 4]})
-    assert not differences(frame[::-1], frame)
-    assert differences(frame + 1, frame)
-    assert differences(frame.rename(columns={"a": "c"}), frame)
+    assert not differences([frame[::-1]], [frame.assign(a=frame.a * (1 + 1e-14))])
+    assert differences([frame + 1], [frame])
+    assert differences([frame.rename(columns={"a": "c"})], [frame])
 
 
 def test_the_disk_is_full_after_so_many_bytes(tmp_path):

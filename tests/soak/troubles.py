@@ -6,6 +6,7 @@ import contextlib
 import errno
 import faulthandler
 import os
+import random
 import signal
 import sys
 import threading
@@ -14,17 +15,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import numpy as np
 from dask.callbacks import Callback
 
 from dask_mars import Runtime
 
-Generator = np.random.Generator
-
 #: How much longer than the watchdog's thread the one without the interpreter's lock waits.
 _LAST_RESORT_S = 10.0
-#: How often a kill waits for a worker that is up.
-_PATIENCE = 0.8
 
 
 class Cancelled(KeyboardInterrupt):
@@ -32,63 +28,54 @@ class Cancelled(KeyboardInterrupt):
 
 
 class Killer:
-    """Kills random workers of a runtime at random times, from a thread.
+    """Kills random workers of a runtime while something is computed."""
 
-    Parameters
-    ----------
-    rng
-        Where chance comes from.
-    runtime
-        Whose workers.
-
-    Attributes
-    ----------
-    count : int
-        How many it has killed.
-    """
-
-    def __init__(self, rng: Generator, runtime: Runtime) -> None:
-        self._runtime = runtime
-        # Drawn beforehand: a generator is not for several threads.
-        self._delays_s: Sequence[float] = rng.exponential(0.15, int(rng.integers(1, 5)))
-        self._victims: Sequence[int] = rng.integers(1 << 20, size=len(self._delays_s))
-        #: Whether workers that are not up yet are spared. Where few get up the runtime gives up, and rightly.
-        self._patient: Sequence[bool] = rng.random(len(self._delays_s)) < _PATIENCE
+    def __init__(self, runtime: Runtime, seed: int, every_s: float, patience: float = 1.0) -> None:
+        self._runtime, self._chance = runtime, random.Random(seed)
+        #: Mean seconds between kills, and how often a worker that is not up yet is spared.
+        self._every_s, self._patience = every_s, patience
         self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="killer")
+        self._left = 0
         self.count = 0
 
     def _run(self) -> None:
-        for delay_s, victim, patient in zip(self._delays_s, self._victims, self._patient, strict=True):
-            while not self._ended.wait(delay_s):
-                engine = self._runtime.engine()
-                workers = [handle for handle in list(engine._registry.workers.values()) if handle.is_process]
-                if workers and (workers[victim % len(workers)].ready or not patient):
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(workers[victim % len(workers)].pid, signal.SIGKILL)
-                        self.count += 1
-                    break
+        while not self._ended.wait(self._chance.expovariate(1 / self._every_s)):
+            if self._left <= 0:
+                continue
+            # Where few get up the runtime gives up, and rightly.
+            patient = self._chance.random() < self._patience
+            workers = [it for it in list(self._runtime.engine()._registry.workers.values()) if it.is_process]
+            workers = [worker for worker in workers if worker.ready or not patient]
+            if workers:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._chance.choice(workers).pid, signal.SIGKILL)
+                    self.count += 1
+                    self._left -= 1
 
     @contextlib.contextmanager
-    def at_work(self) -> Iterator[Killer]:
-        """Kill while the context is open."""
-        thread = threading.Thread(target=self._run, name="soak-killer")
-        thread.start()
+    def at_work(self, most: int) -> Iterator[None]:
+        """Have it kill so many while the context is open, if its thread runs at all."""
+        self._left = most
+        try:
+            yield
+        finally:
+            self._left = 0
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Killer]:
+        """Have its thread run while the context is open."""
+        self._thread.start()
         try:
             yield self
         finally:
             self._ended.set()
-            thread.join()
+            self._thread.join()
 
 
 @contextlib.contextmanager
 def full_disk(room_bytes: int) -> Iterator[None]:
-    """Make this process's disk full for spilled values while the context is open.
-
-    Parameters
-    ----------
-    room_bytes
-        How much may be written first.
-    """
+    """Make this process's disk full for spilled values while the context is open."""
     left = room_bytes
     writev = os.writev
 
@@ -115,18 +102,7 @@ def no_directory(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def interrupted(after_s: float) -> Iterator[None]:
-    """Press Ctrl-C some time after the context is opened, unless it is closed first; call it in the main thread.
-
-    Parameters
-    ----------
-    after_s
-        How long after.
-
-    Raises
-    ------
-    Cancelled
-        It was pressed.
-    """
+    """Press Ctrl-C in the main thread some time after the context is opened, unless it is closed first."""
     armed = True
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -137,8 +113,8 @@ def interrupted(after_s: float) -> Iterator[None]:
     main_thread = threading.main_thread().ident
     assert main_thread is not None
     timer = threading.Timer(after_s, signal.pthread_kill, (main_thread, signal.SIGINT))
-    timer.start()
     try:
+        timer.start()
         yield
     finally:
         armed = False
@@ -162,17 +138,7 @@ class CancelAfter(Callback):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def watchdog(limit_s: float, what: str, tell: Callable[[], object] = str) -> Iterator[None]:
-    """End the process with the stacks of all threads if the context is open for too long.
-
-    Parameters
-    ----------
-    limit_s
-        How long is too long.
-    what
-        What to say is hanging.
-    tell
-        Asked for more to print. It may hang itself: that does not keep the process.
-    """
+    """End the process with the stacks of all threads if the context is open for too long."""
     done = threading.Event()
 
     def watch() -> None:

@@ -12,6 +12,7 @@ import dask.array
 import numpy as np
 
 from benchmarks.functions import add
+from tests.fuzz.compare import difference
 from tests.soak import tasks
 
 # Dask has few annotations. Saying so once keeps the type checker strict with all the rest.
@@ -35,23 +36,7 @@ class Workload:
 
 
 def draw(rng: Generator, most_bytes: int, *, frames: bool = True) -> Workload:
-    """Draw a computation.
-
-    Parameters
-    ----------
-    rng
-        Where chance comes from.
-    most_bytes
-        How large its arrays may be.
-    frames
-        Whether it may be one of dataframes. Two threads that prepare such wait for each other without end now and
-        then, whatever the scheduler: Dask's expressions have cached properties, and those of Python 3.11 lock.
-
-    Returns
-    -------
-    Workload
-        Its `build` makes the same each time.
-    """
+    """Draw a computation."""
     name = str(rng.choice([kind for kind in KINDS if frames or kind != "frame"]))
     seed = int(rng.integers(1 << 32))
     size = int(most_bytes * rng.uniform(0.02, 1))
@@ -233,47 +218,9 @@ if importlib.util.find_spec("pandas") is not None:
 
 
 def differences(ours: Any, expected: Any) -> str:
-    """Say how two results differ.
-
-    Parameters
-    ----------
-    ours, expected
-        What two schedulers return for the same computation.
-
-    Returns
-    -------
-    str
-        Empty if they do not.
-    """
-    if type(ours) is not type(expected):
-        return f"{type(ours).__name__} instead of {type(expected).__name__}"
-    if isinstance(expected, tuple | list):
-        if len(ours) != len(expected):
-            return f"{len(ours)} values instead of {len(expected)}"
-        found = (differences(*pair) for pair in zip(ours, expected, strict=True))
-        return next((text for text in found if text), "")
-    if hasattr(expected, "to_frame"):
-        # A series: groups come in no particular order.
-        ours, expected = ours.sort_index(), expected.sort_index()
-        return differences(ours.index.to_numpy(), expected.index.to_numpy()) or differences(
-            ours.to_numpy(), expected.to_numpy()
-        )
-    if hasattr(expected, "columns"):
-        found = (differences(ours[name], expected[name]) for name in expected.columns)
-        return "other columns" if list(ours) != list(expected) else next((text for text in found if text), "")
-    if isinstance(expected, np.ndarray | np.generic | float):
-        return _numbers_differ(np.asarray(ours), np.asarray(expected))
-    return "" if ours == expected else f"{ours!r:.100} instead of {expected!r:.100}"
+    """Say how lists of results differ, but for rounding and the order of a dataframe's rows."""
+    return difference(*([_in_order(value) for value in values] for values in (ours, expected)), rounded=True)
 
 
-def _numbers_differ(ours: Any, expected: Any) -> str:
-    if ours.dtype != expected.dtype or ours.shape != expected.shape:
-        return f"{ours.dtype}{ours.shape} instead of {expected.dtype}{expected.shape}"
-    if expected.dtype.kind not in "fc":
-        return "" if np.array_equal(ours, expected) else "other elements"
-    # Sums are added up in another order. What they are made of is at least about 1, and where that cancels out, as
-    # in the deviation of equal numbers, all that is left is how it was rounded.
-    tolerance = 1e-3 if expected.dtype.itemsize <= 4 else 1e-8
-    scale = float(np.max(np.abs(expected), initial=1.0, where=np.isfinite(expected)))
-    close = np.allclose(ours, expected, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
-    return "" if close else f"elements differ by up to {np.nanmax(np.abs(ours - expected))} of {scale}"
+def _in_order(value: Any) -> Any:
+    return value.sort_index() if hasattr(value, "sort_index") else value

@@ -133,13 +133,6 @@ TestExtension = compiled(ModelOfHeap.TestCase)
 TestExtension.settings = TestPlain.settings
 
 
-@pytest.mark.parametrize("size", [1, PAGE_BYTES - 1, PAGE_BYTES, PAGE_BYTES + 1, 5 * PAGE_BYTES])
-def test_block_takes_whole_pages(make, size):
-    allocator = make(CAPACITY_BYTES)
-    assert allocator.allocate(size) == 0
-    assert allocator.used == {0: pages_for(size)}
-
-
 def test_empty_block_takes_a_page_so_that_its_offset_is_its_own(make):
     allocator = make(CAPACITY_BYTES)
     assert [allocator.allocate(0), allocator.allocate(0)] == [0, PAGE_BYTES]
@@ -154,48 +147,6 @@ def test_among_equal_blocks_the_one_freed_last_is_used_first(make, order):
         allocator.free(blocks[position])
     again = [allocator.allocate(PAGE_BYTES) for _ in range(5)]
     assert again == [blocks[position] for position in reversed(order)]
-
-
-def test_smallest_block_that_fits_is_used_even_if_a_larger_one_was_freed_later(make):
-    allocator = make(CAPACITY_BYTES)
-    small, _, large, _ = (allocator.allocate(pages * PAGE_BYTES) for pages in (2, 1, 4, 1))
-    allocator.free(small)
-    allocator.free(large)
-    assert allocator.allocate(2 * PAGE_BYTES) == small
-
-
-def test_free_neighbours_merge_on_both_sides(make):
-    allocator = make(4 * PAGE_BYTES)
-    first, second, third, _ = (allocator.allocate(1) for _ in range(4))
-    allocator.free(first)
-    allocator.free(third)
-    assert allocator.largest_free_bytes == PAGE_BYTES
-    allocator.free(second)
-    assert allocator.free_ranges() == [(0, 3 * PAGE_BYTES)]
-
-
-def test_full_arena_gives_nothing_and_works_again_after_a_free(make):
-    allocator = make(2 * PAGE_BYTES)
-    assert allocator.allocate(2 * PAGE_BYTES) == 0
-    assert allocator.allocate(1) is None
-    assert allocator.largest_free_bytes == 0
-    allocator.free(0)
-    assert allocator.allocate(1) == 0
-
-
-def test_block_cannot_be_freed_twice(make):
-    allocator = make(CAPACITY_BYTES)
-    allocator.free(allocator.allocate(1))
-    with pytest.raises(KeyError):
-        allocator.free(0)
-
-
-def test_live_blocks_stay_where_they_are(make):
-    allocator = make(6 * PAGE_BYTES, live=[(3 * PAGE_BYTES, 2 * PAGE_BYTES), (PAGE_BYTES, 100)])
-    assert allocator.used == {PAGE_BYTES: PAGE_BYTES, 3 * PAGE_BYTES: 2 * PAGE_BYTES}
-    assert allocator.free_ranges() == [(0, PAGE_BYTES), (2 * PAGE_BYTES, PAGE_BYTES), (5 * PAGE_BYTES, PAGE_BYTES)]
-    allocator.free(PAGE_BYTES)
-    assert allocator.largest_free_bytes == 3 * PAGE_BYTES
 
 
 def test_arena_whose_size_is_no_multiple_of_a_page_is_used_up_to_its_last_whole_page(make):

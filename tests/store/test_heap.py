@@ -7,10 +7,7 @@ import contextvars
 import gc
 import itertools
 import os
-import shutil
-import subprocess
 import sys
-import sysconfig
 import textwrap
 import threading
 import weakref
@@ -382,22 +379,6 @@ def test_sealed_block_stays_as_it_is_when_its_array_grows(room):
 # -- two holders ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("array_first", [True, False])
-def test_block_is_free_when_array_and_store_have_let_go(room, array_first):
-    array = room.make(np.ones, 5000)
-    room.heap.seal(0)
-    if array_first:
-        del array
-        assert room.heap.array_block(room.arena.address) is None
-        assert room.heap.used_bytes > 0
-        room.heap.free(0)
-    else:
-        room.heap.free(0)
-        assert room.heap.used_bytes > 0
-        del array
-    assert room.heap.used_bytes == 0
-
-
 def test_store_can_neither_free_nor_seal_what_it_has_no_part_in(room):
     array = room.make(np.ones, 5000)
     with pytest.raises(KeyError):
@@ -630,51 +611,3 @@ def test_forked_process_may_have_a_heap_of_its_own(room):
         return made in other, other.heap.used_bytes, int(array.sum())
 
     assert in_a_fork(in_child, lambda: None) == "(True, 40960, 5000)"
-
-
-# -- under the tools that find what tests do not see ------------------------------------------------------------
-
-SANITIZERS = {
-    "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
-    "thread": ["-fsanitize=thread"],
-}
-
-
-def compiled(directory: Path, *flags: str) -> Path:
-    """Build the stress program, or skip the test."""
-    compiler = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0])
-    if compiler is None:
-        pytest.skip("no C compiler")
-    program = directory / "heap_stress"
-    sources = [ROOT / "tests" / "heap_stress.c", ROOT / "dask_mars" / "store" / "_heap.c"]
-    built = subprocess.run(
-        [compiler, "-std=c11", "-g", "-O1", "-Wall", "-Wextra", "-pthread", *flags, *sources, "-o", program],
-        capture_output=True,
-        text=True,
-    )
-    if built.returncode and flags:
-        pytest.skip(f"no such sanitizer: {built.stderr[-200:]}")
-    assert (built.returncode, built.stderr) == (0, "")
-    return program
-
-
-@on_linux
-@pytest.mark.parametrize("flags", SANITIZERS.values(), ids=SANITIZERS)
-def test_stress_under_a_sanitizer(tmp_path, flags):
-    done = subprocess.run([compiled(tmp_path, *flags), "300"], capture_output=True, text=True)
-    if "unexpected memory mapping" in done.stderr:
-        pytest.skip("the sanitizer does not know this kernel's address space")
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-@on_linux
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("valgrind") is None, reason="needs valgrind")
-@pytest.mark.parametrize("tool", ["memcheck", "helgrind"])
-def test_stress_under_valgrind(tmp_path, tool):
-    done = subprocess.run(
-        ["valgrind", "-q", f"--tool={tool}", "--error-exitcode=3", compiled(tmp_path), "60"],
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stderr) == (0, "")

@@ -178,16 +178,6 @@ def test_dataframes(runtime):
     assert is_empty(runtime)
 
 
-def test_xarray(runtime, known):
-    xarray = pytest.importorskip("xarray")
-    with dask.config.set(scheduler=runtime.get):
-        persisted = xarray.Dataset({"t": (("x", "y"), numbers())}).persist()
-        assert len(blocks(runtime)) == 16
-        assert np.isclose(float(persisted.t.mean()), known.mean())
-    del persisted
-    assert is_empty(runtime)
-
-
 def test_values_of_the_users_process_stay_there(runtime):
     lock = threading.Lock()
     here = dask.delayed(lambda: (lock, np.ones(10_000)))().persist(scheduler=runtime.get)

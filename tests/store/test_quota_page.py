@@ -5,11 +5,9 @@ from __future__ import annotations
 import functools
 import mmap
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Iterator
@@ -404,31 +402,3 @@ def test_bad_arguments(room):
         _arena.install(room.heap, 4096, 5)
     with pytest.raises(TypeError, match="Quota"):
         _arena.limit_objects(5)
-
-
-# -- under the tools that find what tests do not see ------------------------------------------------------------
-
-SANITIZERS = {
-    "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
-    "thread": ["-fsanitize=thread"],
-}
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
-@pytest.mark.parametrize("flags", SANITIZERS.values(), ids=SANITIZERS)
-def test_stress_under_a_sanitizer(tmp_path, flags):
-    compiler = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0])
-    if compiler is None:
-        pytest.skip("no C compiler")
-    program = tmp_path / "quota_stress"
-    names = ("tests/quota_stress.c", "dask_mars/store/_quota.c", "dask_mars/store/_heap.c")
-    sources = [ROOT / name for name in names]
-    options = ["-std=c11", "-g", "-O1", "-Wall", "-Wextra", "-pthread", *flags]
-    built = subprocess.run([compiler, *options, *sources, "-o", program], capture_output=True, text=True)
-    if built.returncode:
-        pytest.skip(f"no such sanitizer: {built.stderr[-200:]}")
-    assert built.stderr == ""
-    done = subprocess.run([program, "100"], capture_output=True, text=True, timeout=120)
-    if "unexpected memory mapping" in done.stderr:
-        pytest.skip("the sanitizer does not know this kernel's address space")
-    assert (done.returncode, done.stderr) == (0, "")

@@ -175,27 +175,6 @@ def test_numpy_scalars_travel_in_the_message(pair, value):
     assert owners == []
 
 
-LARGE = {
-    "str": "é" * 10_000,
-    "bytes": bytes(range(256)) * 100,
-    "bytearray": bytearray(20_000),
-    "list": list(range(10_000)),
-    "dict": {str(number): number for number in range(5_000)},
-    "array.array": array.array("d", range(5_000)),
-}
-
-
-@pytest.mark.parametrize("read", [Store.load, Store.load_copy])
-@pytest.mark.parametrize("value", LARGE.values(), ids=LARGE)
-def test_large_objects_lie_in_the_arena(pair, value, read):
-    ref = through_a_message(pair.make.seal(value))
-    assert ref[0] == OBJECT
-    assert len(pickle.dumps(ref)) < 500
-    result = read(pair.read, ref)
-    assert (type(result), result) == (type(value), value)
-    assert size_of(ref) >= 10_000
-
-
 @pytest.mark.parametrize("kind", [bytes, bytearray])
 def test_bytes_are_copied_into_the_arena_and_not_into_a_pickle(pair, kind):
     ref = pair.make.seal(kind(range(256)) * 100)
@@ -277,12 +256,6 @@ def test_small_arrays_travel_in_the_message(pair, expected):
     assert result.flags.writeable
 
 
-def test_contiguous_array_keeps_its_strides(pair):
-    for name in ("C", "F", "transposed", "negative strides"):
-        expected = LARGE_ARRAYS[name]
-        assert pair.share(expected)[1].strides == expected.strides, name
-
-
 def test_broadcast_array_takes_the_room_of_what_was_broadcast(pair):
     huge = np.broadcast_to(np.arange(3.0), (1 << 40, 3))
     ref, result, _ = pair.share(huge)
@@ -292,11 +265,6 @@ def test_broadcast_array_takes_the_room_of_what_was_broadcast(pair):
     assert copy.shape == huge.shape
     assert copy[1 << 39].tolist() == [0.0, 1.0, 2.0]
     assert not copy.flags.writeable
-
-
-def test_strided_array_takes_no_more_room_than_its_items(pair):
-    pair.make.seal(np.arange(1 << 20)[:: 1 << 8])
-    assert pair.make.allocator.used_bytes <= 8 * PAGE_BYTES
 
 
 def test_array_of_objects_is_pickled(pair):
@@ -477,13 +445,6 @@ def test_numbers_of_a_frame_are_read_where_they_lie_and_copies_are_writable(pair
     assert (copy.iloc[0, 0], shared.iloc[0, 0]) == (5.0, 0.0)
 
 
-def test_series_and_index(pair):
-    series = make_frame()["ratio"]
-    pd.testing.assert_series_equal(pair.share(series)[1], series)
-    index = pd.MultiIndex.from_product([range(50), list("abcdefgh")], names=["n", "l"])
-    pd.testing.assert_index_equal(pair.share(index)[1], index)
-
-
 @pytest.mark.parametrize("length", [3, 5000])
 def test_arrow_table(pair, length):
     table = pa.table({"x": np.arange(length), "name": [f"name {number}" for number in range(length)]})
@@ -595,13 +556,6 @@ def test_copy_of_a_view_of_an_input_is_writable(pair, view):
     found = next(iter(copy.values())) if isinstance(copy, dict) else copy[0] if isinstance(copy, list) else copy
     found[0] = -1.0
     assert shared[0] == 0.0
-
-
-def test_copy_of_a_frame_made_of_an_input_is_writable(pair):
-    _, shared, owners = pair.share(pd.DataFrame({"x": np.arange(50_000.0), "y": np.arange(50_000.0)}))
-    copy = pair.make.load_copy(pair.read.seal(shared[["x"]], [block for block, _ in owners]))
-    copy.iloc[0, 0] = 5.0
-    assert shared.iloc[0, 0] == 0.0
 
 
 def test_copy_of_a_broadcast_input_is_read_only_as_under_threads(pair):
@@ -784,7 +738,8 @@ def test_result_that_something_else_refers_to_is_copied(born, keep):
             assert_same_array(result if isinstance(result, np.ndarray) else result[1], np.arange(6000.0)[part])
             assert born.make.allocator.used[blocks_of(ref)[0][1]] <= 12 * PAGE_BYTES
             del kept, result
-            gc.collect()
+            if keep is keep_in_a_cycle:
+                gc.collect()
             assert len(born.make.allocator.used) == 1
             release(born, ref)
             assert born.make.allocator.used_bytes == 0
@@ -832,14 +787,6 @@ def test_frame_is_sealed_where_it_was_built(born):
     ref = seal_result(born, results)
     found = born.make.load(ref)
     assert {address_of(found[name].to_numpy()) for name in "xyz"} == addresses
-    pd.testing.assert_frame_equal(born.read.load(ref), expected)
-
-
-def test_frame_that_something_else_refers_to_is_copied(born):
-    kept = pd.DataFrame({"x": np.arange(6000.0), "y": np.arange(6000.0)})
-    ref = seal_result(born, [kept[["y", "x"]].iloc[10:]])
-    expected = kept[["y", "x"]].iloc[10:].copy()
-    kept.loc[:] = 0.0
     pd.testing.assert_frame_equal(born.read.load(ref), expected)
 
 

@@ -175,6 +175,3 @@ class Prioritized(RankedPolicy):
         if self._priorities.get(chunk, 0.0) > self._lowest:
             return None
         return self._policy.workers_for(chunk)
-
-
-__all__ = ["GraphView", "Policy", "Prioritized", "RankedPolicy"]

@@ -14,17 +14,9 @@ Answer = TypeVar("Answer")
 
 
 class Guarded(RankedPolicy):
-    """Asks another policy, and continues without it once it raises or returns nonsense.
+    """Asks another policy, and continues without it once it raises or returns nonsense."""
 
-    The order is settled when the graph is submitted, by the other policy's keys at that time.
-
-    Parameters
-    ----------
-    make_policy : callable
-        Makes the other policy.
-    graph, slots, assignment
-        As for `Policy`.
-    """
+    # The order is settled when the graph is submitted, by the other policy's keys at that time.
 
     def __init__(
         self,
@@ -76,6 +68,3 @@ class Guarded(RankedPolicy):
 
 def _numbers(workers: Any) -> Sequence[int] | None:
     return None if workers is None else [int(worker) for worker in workers]
-
-
-__all__ = ["Guarded"]

@@ -10,14 +10,12 @@ from dask_mars.scheduler.policies.base import GraphView, RankedPolicy
 
 
 class MarsPolicy(RankedPolicy):
-    """The policy that Mars describes.
+    """The policy that Mars describes."""
 
-    *Which chunk*: deeper ones first, then chunks that deeper ones rely upon, then chunks with smaller results.
-
-    *Which worker*: the assigner's search divides chunks without inputs. Others are offered to the workers that
-    have made most bytes of their inputs; the first free one takes the chunk, and so the one with most free
-    resources.
-    """
+    # *Which chunk*: deeper ones first, then chunks that deeper ones rely upon, then chunks with smaller results.
+    # *Which worker*: the assigner's search divides chunks without inputs. Others are offered to the workers that
+    # have made most bytes of their inputs; the first free one takes the chunk, and so the one with most free
+    # resources.
 
     run_ahead = False
 
@@ -49,6 +47,3 @@ class MarsPolicy(RankedPolicy):
             return None
         most = max(made.values())
         return [worker for worker, size in sorted(made.items()) if size == most]
-
-
-__all__ = ["MarsPolicy"]

@@ -17,11 +17,10 @@ _FEW = 8
 
 
 class MemoryPolicy(Policy):
-    """Chunks in the graph's order, except that some follow their inputs at once.
+    """Chunks in the graph's order, except that some follow their inputs at once."""
 
-    These are chunks that free as much memory as they take, and chunks that take none or are pieces of their input,
-    which might be spilled before their turn.
-    """
+    # These are chunks that free as much memory as they take, and chunks that take none or are pieces of their
+    # input, which might be spilled before their turn.
 
     def __init__(
         self, graph: GraphView, slots: Mapping[int, int], assignment: Traversal = "breadth-first"
@@ -95,11 +94,9 @@ class MemoryPolicy(Policy):
         return _TOLERANCE * freed_bytes >= need
 
     def on_last_consumer(self, consumers: list[int], dispatched: int) -> None:
-        """Bring the last remaining consumer of an input forward.
-
-        If it lacks one input that can run, that input is brought forward instead. Queued chunks are queued again;
-        their old entries are skipped later.
-        """
+        """Bring the last remaining consumer of an input forward."""
+        # If it lacks one input that can run, that input is brought forward instead. Queued chunks are queued
+        # again; their old entries are skipped later.
         # There is none if the dispatched chunk reads the input twice.
         if not consumers:
             return
@@ -116,6 +113,3 @@ class MemoryPolicy(Policy):
             if graph.is_next(missing) and place < missing - 1 and self._frees_memory(chunk, missing):
                 self._places[missing] = place
                 graph.push(missing)
-
-
-__all__ = ["MemoryPolicy"]

@@ -24,6 +24,3 @@ def load_policy(name: str) -> None:
             f"there is no scheduling policy {name!r}, but {known}; others come by entry points ({GROUP})"
         )
     POLICIES[name] = partial(Guarded, found[name].load())
-
-
-__all__ = ["GROUP", "load_policy"]
