@@ -71,7 +71,7 @@ def main(options: Mapping[str, Any], imported: Callable[[], None]) -> None:
 
 
 def _make_store(start: messages.Start) -> tuple[Store, ControlPage]:
-    """Map the arenas and the control page; return what is made of them."""
+    """Map the arenas and the control page; return the store and the page."""
     arenas = [Arena(arena, start.capacity_bytes) for arena in start.arenas]
     control = Arena(start.control, start.control_bytes)
     threshold_bytes = start.arena_threshold_bytes
