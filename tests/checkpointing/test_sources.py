@@ -87,8 +87,13 @@ def test_locations_of_zarr_arrays(zarr: Any, tmp_path: Path) -> None:
     assert zarr_location(array(Strange())) == Remote("Strange")
     assert zarr_location(array(zarr.storage.MemoryStore())) is None
     assert zarr_location("no array") is None
-    made = [array(tmp_path / "a"), array(f"file://{tmp_path}/b", storage_options={"auto_mkdir": True})]
-    for name, local in zip("ab", made, strict=True):
+    url = f"file://{tmp_path}/b"
+    try:
+        by_url = array(url, storage_options={"auto_mkdir": True})
+    except TypeError:
+        # Newer releases open the URL of a file as they open its path.
+        by_url = array(url)
+    for name, local in zip("ab", (array(tmp_path / "a"), by_url), strict=True):
         assert zarr_location(local) == zarr_directory(local) == tmp_path / name
     archive = array(zarr.storage.ZipStore(tmp_path / "z.zip", mode="w"))
     assert zarr_location(archive) == tmp_path / "z.zip"
