@@ -16,6 +16,7 @@ import dask
 import numpy as np
 
 from dask_mars.checkpointing import facts as graph_facts
+from dask_mars.checkpointing.block import CheckpointSettings
 from dask_mars.checkpointing.costs import Budget, costs_of
 from dask_mars.checkpointing.directory import ComputationDirectory, computations
 from dask_mars.checkpointing.expiry import tidy_now_and_then
@@ -24,7 +25,6 @@ from dask_mars.checkpointing.journal import Saved
 from dask_mars.checkpointing.reading import SavedFile, is_whole, read_saved
 from dask_mars.checkpointing.restore import restored
 from dask_mars.checkpointing.saver import BEGINNING_S, ChunkSaver
-from dask_mars.checkpointing.settings import CheckpointSettings
 from dask_mars.checkpointing.sources import changed, fingerprints, sources_of
 from dask_mars.checkpointing.stores import proof_of
 from dask_mars.errors import BegunBefore, CheckpointInUse, SavedChunkLost

@@ -24,7 +24,7 @@ from typing import Any
 import dask
 
 from dask_mars import Runtime, config
-from dask_mars.checkpointing.settings import CheckpointSettings, configured
+from dask_mars.checkpointing.block import CheckpointSettings, configured
 from dask_mars.client.assembling import is_assembly
 from dask_mars.client.backend import EngineBackend, GraphBackend
 from dask_mars.client.records import Record, Records, ValueDescription
@@ -39,8 +39,8 @@ from dask_mars.protocol.failures import pack_error
 from dask_mars.web.monitor import Json
 from dask_mars.web.runtime_monitor import RuntimeMonitor
 from dask_mars.web.service import results
-from dask_mars.web.service.lines import Lines
 from dask_mars.web.service.on_cluster import ServiceClusterMonitor
+from dask_mars.web.service.process import Lines
 from dask_mars.web.service.store import SPARE_BYTES
 
 logger = logging.getLogger("dask_mars.web")
