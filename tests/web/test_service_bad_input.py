@@ -219,7 +219,7 @@ def test_who_is_slow_is_no_burden(served, service) -> None:
         for _ in range(900):
             idle = stack.enter_context(contextlib.closing(socket.socket(socket.AF_UNIX)))
             idle.connect(str(served.directory / "socket"))
-        # It does not wait for readers, who read nothing meanwhile. The next result may end the history of this one.
+        # It does not wait for readers, who read nothing meanwhile. The next result may end this one's history.
         assert computation.result().nbytes == 32 << 20
         assert raw(served, "GET", "state")[0] == 200
         assert service.submit(da.arange(4, chunks=2).sum()).result(100) == 6
