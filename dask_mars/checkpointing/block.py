@@ -1,4 +1,4 @@
-"""`with dask_mars.checkpoint(...)` blocks: their settings, and the removal of files at their end."""
+"""The settings of checkpoints, and `with dask_mars.checkpoint(...)` blocks, which remove files at their end."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import os
 import threading
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import dask
+from dask.utils import parse_timedelta
 
 from dask_mars import config
 from dask_mars.checkpointing.directory import ComputationDirectory, directory_of
@@ -62,11 +63,6 @@ _lock = threading.Lock()
 _blocks: dict[Path, Block] = {}
 
 
-def open_block(directory: Path) -> Block | None:
-    """Return the open block of a directory."""
-    return _blocks.get(directory)
-
-
 def _forget_after_fork() -> None:
     """Forget the blocks of the parent in a forked process."""
     global _lock
@@ -75,6 +71,38 @@ def _forget_after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+class CheckpointSettings(NamedTuple):
+    """Settings for the checkpoint of a computation."""
+
+    directory: Path
+    #: Limit for the directory; None for none.
+    limit_bytes: int | None = None
+    share: float = 0.05
+    #: Age at which unused checkpoints are removed, in seconds; None for never.
+    age_s: float | None = None
+    block: Block | None = None
+    #: Whether unverifiable targets count as written.
+    trusts_targets: bool = False
+    #: Bytes that must stay free on the disk.
+    spare_bytes: int = 0
+    #: The user's token, which changes with the content of sources that are not on local disks.
+    token: str | None = None
+
+
+def configured(directory: str) -> CheckpointSettings:
+    """Return the current settings for a directory."""
+    path = directory_of(directory)
+    limit, age = config.get("checkpoint.limit"), config.get("checkpoint.age")
+    return CheckpointSettings(
+        path,
+        None if limit is None else config.parse_size(limit, "dask-mars.checkpoint.limit"),
+        float(config.get("checkpoint.cost-share")),
+        age_s=None if age is None else float(parse_timedelta(age)),
+        block=_blocks.get(path),
+        token=config.get("checkpoint.token"),
+    )
 
 
 class Checkpoint:

@@ -84,7 +84,8 @@ class ComputationDirectory:
                 break
             except BlockingIOError:
                 if time.monotonic() >= deadline:
-                    raise CheckpointInUse(str(self.path), _holder(descriptor)) from None
+                    holder = os.pread(descriptor, 300, 0).decode(errors="replace")
+                    raise CheckpointInUse(str(self.path), holder or "another process") from None
                 time.sleep(_LOOK_S)
             except OSError as error:
                 raise failed(self.path, error) from error
@@ -95,11 +96,11 @@ class ComputationDirectory:
             return False
         # On a full disk the holder's name cannot be written, but the lock holds.
         with contextlib.suppress(OSError):
-            holder = f"process {os.getpid()} on {socket.gethostname()}".encode()
+            own = f"process {os.getpid()} on {socket.gethostname()}".encode()
             # Truncate last: ext4 and others flush a file that is first truncated to zero when it is closed.
-            os.pwrite(descriptor, holder, 0)
-            if os.fstat(descriptor).st_size > len(holder):
-                os.ftruncate(descriptor, len(holder))
+            os.pwrite(descriptor, own, 0)
+            if os.fstat(descriptor).st_size > len(own):
+                os.ftruncate(descriptor, len(own))
         return True
 
     def release(self) -> None:
@@ -193,7 +194,8 @@ class ComputationDirectory:
         file = spilled_file(record.ref)
         if sizes.get(file.path) != file.size_bytes:
             return None
-        return record._replace(ref=_in(self.path, record.ref))
+        moved = dataclasses.replace(file, path=str(self.path / Path(file.path).name))
+        return record._replace(ref=(*record.ref[:2], moved, *record.ref[3:]))
 
     def _sizes(self) -> dict[str, int]:
         sizes: dict[str, int] = {}
@@ -233,15 +235,6 @@ class ComputationDirectory:
 
     def __exit__(self, *_: object) -> None:
         self.release()
-
-
-def _holder(descriptor: int) -> str:
-    return os.pread(descriptor, 300, 0).decode(errors="replace") or "another process"
-
-
-def _in(directory: Path, ref: ObjectRef) -> ObjectRef:
-    file = spilled_file(ref)
-    return (*ref[:2], dataclasses.replace(file, path=str(directory / Path(file.path).name)), *ref[3:])
 
 
 def named(ref: ObjectRef) -> ObjectRef:

@@ -6,7 +6,6 @@ import contextlib
 import platform
 import time
 import warnings
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +15,7 @@ import dask
 import numpy as np
 
 from dask_mars.checkpointing import facts as graph_facts
+from dask_mars.checkpointing.block import CheckpointSettings
 from dask_mars.checkpointing.costs import Budget, costs_of
 from dask_mars.checkpointing.directory import ComputationDirectory, computations
 from dask_mars.checkpointing.expiry import tidy_now_and_then
@@ -24,7 +24,6 @@ from dask_mars.checkpointing.journal import Saved
 from dask_mars.checkpointing.reading import SavedFile, is_whole, read_saved
 from dask_mars.checkpointing.restore import restored
 from dask_mars.checkpointing.saver import BEGINNING_S, ChunkSaver
-from dask_mars.checkpointing.settings import CheckpointSettings
 from dask_mars.checkpointing.sources import changed, fingerprints, sources_of
 from dask_mars.checkpointing.stores import proof_of
 from dask_mars.errors import BegunBefore, CheckpointInUse, SavedChunkLost
@@ -136,7 +135,8 @@ class Session:
         self._facts = graph_facts.facts_of(self._whole, read, settings.trusts_targets)
         # Sources that the computation itself writes change in any case.
         sources = fingerprints(read - self._facts.written, settings.token)
-        other = changed(_sources_in(about), sources)
+        before = about.get("sources")
+        other = changed(before if isinstance(before, dict) else {}, sources)
         if other and not directory.is_empty():
             warnings.warn(_warning(other, settings.directory), RuntimeWarning, stacklevel=2)
             directory.clear()
@@ -244,11 +244,6 @@ class Session:
                 self._directory.remove()
         finally:
             self._directory.release()
-
-
-def _sources_in(about: Mapping[str, Any]) -> Mapping[str, str | None]:
-    found = about.get("sources")
-    return found if isinstance(found, dict) else {}
 
 
 def _warning(names: list[str], directory: Path) -> str:

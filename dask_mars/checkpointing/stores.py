@@ -111,12 +111,11 @@ class StoredRegion(NamedTuple):
         ]
         if None in along or math.prod([len(blocks or ()) for blocks in along]) > _MOST_FILES:
             return None
-        name = _names_of_blocks(target)
-        return (
-            None
-            if name is None
-            else [str(directory / name(block)) for block in itertools.product(*[blocks or () for blocks in along])]
-        )
+        encode = getattr(getattr(target, "metadata", None), "encode_chunk_key", None)
+        name = encode if encode is not None else getattr(target, "_chunk_key", None)
+        if name is None:
+            return None
+        return [str(directory / name(block)) for block in itertools.product(*[blocks or () for blocks in along])]
 
 
 def regions(graph: ChunkGraph, chunk: int, calls: Sequence[_StoreCall]) -> Iterator[StoredRegion | None]:
@@ -140,12 +139,6 @@ def _found(graph: ChunkGraph, chunk: int, part: Any) -> Any:
     if isinstance(part, _Literal):
         return graph.literals[chunk][part.number]
     return part.value
-
-
-def _names_of_blocks(array: Any) -> Any:
-    """Return the function that names the file of a Zarr block, None if unknown."""
-    encode = getattr(getattr(array, "metadata", None), "encode_chunk_key", None)
-    return encode if encode is not None else getattr(array, "_chunk_key", None)
 
 
 def _slices(index: Any, shape: Sequence[int]) -> list[Any]:

@@ -25,8 +25,8 @@ from dask_mars.optimize.prepare import PrepareOptions, prepare
 from dask_mars.store.persisted import as_node, value_of
 
 if TYPE_CHECKING:
+    from dask_mars.checkpointing.block import CheckpointSettings
     from dask_mars.checkpointing.session import Session
-    from dask_mars.checkpointing.settings import CheckpointSettings
 
 #: Longest wait of a cancellation for a busy engine, in seconds; the engine stops the computation later.
 _PATIENCE_S = 0.05

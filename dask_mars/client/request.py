@@ -17,7 +17,7 @@ from dask_mars.client.records import Record
 from dask_mars.dask_api.core import get_sync
 
 if TYPE_CHECKING:
-    from dask_mars.checkpointing.settings import CheckpointSettings
+    from dask_mars.checkpointing.block import CheckpointSettings
     from dask_mars.graph.chunks import ChunkGraph
 
 #: Options that only a whole runtime can have.
@@ -105,7 +105,7 @@ def checkpoint_settings() -> CheckpointSettings | None:
     if directory is None or process_role.computes_inline():
         return None
     # Most programs save nothing.
-    from dask_mars.checkpointing.settings import configured
+    from dask_mars.checkpointing.block import configured
 
     return configured(directory)
 

@@ -37,7 +37,7 @@ from dask_mars.optimize.defaults import limits_for
 from dask_mars.optimize.prepare import PrepareOptions
 
 if TYPE_CHECKING:
-    from dask_mars.checkpointing.settings import CheckpointSettings
+    from dask_mars.checkpointing.block import CheckpointSettings
 
 _lock = threading.Lock()
 #: How often one computation may lose its scheduler: the computation may be what ends it.

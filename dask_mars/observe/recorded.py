@@ -150,7 +150,17 @@ def recorded_of(recording: Recording) -> Recorded:
             rows=[(row[0], row[1] - zero_s, row[2] - zero_s, row[3], row[4]) for row in rows],
             labels=recording.labels,
             layers=layers,
-            computations=[_times_of(track, zero_s) for track in tracks],
+            computations=[
+                ComputationTimes(
+                    track.graph,
+                    track.began_s - zero_s,
+                    track.total,
+                    track.done,
+                    None if track.ended_s is None else track.ended_s - zero_s,
+                    track.outcome,
+                )
+                for track in tracks
+            ],
             happenings=[one._replace(time_s=one.time_s - zero_s) for one in recording.happenings],
             memory=[point._replace(time_s=point.time_s - zero_s) for point in recording.memory],
             spills=[
@@ -173,11 +183,6 @@ def _costs_of(tracks: Iterable[Track]) -> dict[str, LayerCosts]:
             before = found.get(name, LayerCosts())
             found[name] = LayerCosts._make([sum(column) for column in zip(before, costs, strict=True)])
     return found
-
-
-def _times_of(track: Track, zero_s: float) -> ComputationTimes:
-    ended_s = None if track.ended_s is None else track.ended_s - zero_s
-    return ComputationTimes(track.graph, track.began_s - zero_s, track.total, track.done, ended_s, track.outcome)
 
 
 def _split_over(rows: list[Row]) -> list[Row]:

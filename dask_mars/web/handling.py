@@ -174,7 +174,12 @@ class Handler(RequestHandler):  # type: ignore[misc]
 
     def _allowed(self) -> list[str]:
         """Return the methods of this route."""
-        own = [name for name in self.SUPPORTED_METHODS if _is_own(self, name.lower())]
+        base, kind = vars(RequestHandler), type(self)
+        own = [
+            name
+            for name in self.SUPPORTED_METHODS
+            if getattr(kind, name.lower(), None) is not base.get(name.lower())
+        ]
         return sorted({*own, "HEAD"} if "GET" in own else {*own} - {"HEAD"})
 
     def _handle_request_exception(self, error: BaseException) -> None:
@@ -190,7 +195,3 @@ class Handler(RequestHandler):  # type: ignore[misc]
         """Log bugs, but no errors of clients."""
         if not isinstance(error, HTTPError | Problem):
             logger.error("%s %s failed", self.request.method, self.request.path, exc_info=(kind, error, traceback))
-
-
-def _is_own(handler: RequestHandler, method: str) -> bool:
-    return getattr(type(handler), method, None) is not getattr(RequestHandler, method, None)

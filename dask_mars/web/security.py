@@ -91,8 +91,12 @@ class Security:
         """Return the access of a request."""
         if from_own_user:
             return Access.FULL
-        self._check_host(headers.get("Host", ""))
-        self._check_origin(headers)
+        name = host_name(headers.get("Host", ""))
+        if self.hosts is not None and name not in self.hosts:
+            raise Problem(403, f"this server is not called {name!r}; start it for a proxy")
+        origin = headers.get("Origin")
+        if origin is not None and self.checks_origin and origin.partition("://")[2] != headers.get("Host"):
+            raise Problem(403, f"requests of pages from {origin!r} are not answered")
         shown = [bearer(headers.get("Authorization")), headers.get(TOKEN_HEADER), query_token]
         by_token = max([self.access_by(token) for token in shown])
         by_cookie = self.access_by(cookies.get(self.cookie))
@@ -108,18 +112,6 @@ class Security:
             if by_token is not Access.FULL and headers.get(CUSTOM_HEADER) != "1":
                 raise Problem(403, f"with a cookie this needs the header '{CUSTOM_HEADER}: 1'")
         return access
-
-    def _check_host(self, host: str) -> None:
-        if self.hosts is None:
-            return
-        name = host_name(host)
-        if name not in self.hosts:
-            raise Problem(403, f"this server is not called {name!r}; start it for a proxy")
-
-    def _check_origin(self, headers: Mapping[str, str]) -> None:
-        origin = headers.get("Origin")
-        if origin is not None and self.checks_origin and origin.partition("://")[2] != headers.get("Host"):
-            raise Problem(403, f"requests of pages from {origin!r} are not answered")
 
 
 def bearer(authorization: str | None) -> str | None:

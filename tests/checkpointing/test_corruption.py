@@ -163,8 +163,9 @@ def test_computations_end_well_whatever_has_become_of_files(runtime: Runtime, tm
     interrupted(compute, folder, 13)
     (each,) = dask_mars.checkpoints(tmp_path / "saved")
     files = read_files(each.path)
-    (flipped_file, *_) = [name for name in files if name.endswith(".chunk")]
-    write_files(each.path, {**files, flipped_file: flipped(files[flipped_file], random.Random(5))})
+    damaged = {name: flipped(data, random.Random(5)) for name, data in files.items() if name.endswith(".chunk")}
+    assert damaged
+    write_files(each.path, {**files, **damaged})
     with pytest.warns(RuntimeWarning, match="cannot be read: its checksum is .* computed again"):
         np.testing.assert_array_equal(compute(), expected)
     assert list((tmp_path / "saved").iterdir()) == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from dask.callbacks import Callback
 import dask_mars
 from dask_mars import Runtime
 from dask_mars.checkpointing import sources
-from dask_mars.checkpointing.facts import Facts, facts_of
+from dask_mars.checkpointing.facts import facts_of
 from dask_mars.checkpointing.identity import form_of, has_lasting_keys, known_by
 from dask_mars.checkpointing.journal import Journal
 from dask_mars.checkpointing.sources import fingerprint, sources_of
@@ -44,22 +44,15 @@ def prepared(compute: Any, **options: Any) -> ChunkGraph:
     return found[0]
 
 
-def saved_layers(graph: ChunkGraph, facts: Facts) -> set[str]:
-    return {graph.layer_of(chunk).partition("-")[0] for chunk in range(len(graph)) if not facts.exempt[chunk]}
-
-
 X = da.ones((40, 40), chunks=10)
 
 
-def test_ordinary_chunks_may_be_saved_and_what_assembles_not() -> None:
+def test_ordinary_chunks_may_be_saved_and_what_is_stored_in_memory_not() -> None:
     graph = prepared(lambda: (X + 1).sum(axis=0).compute())
     facts = facts_of(graph)
     assert not facts.taints
     assert not facts.forced
     assert [chunk for chunk in range(len(graph)) if facts.exempt[chunk]] == graph.outputs
-
-
-def test_what_is_stored_in_memory_is_not_saved_nor_what_depends_on_it() -> None:
     graph = prepared(lambda: da.store(X + 1, np.zeros((40, 40))))
     facts = facts_of(graph)
     assert len(facts.taints) >= 16
@@ -180,21 +173,11 @@ def orc(path: Path) -> Any:
         (lambda files: db.from_sequence([str(files / "t.csv")]).map(pandas_function("read_csv")), ["t.csv"]),
         (from_hdf5, ["a.h5"]),
         (lambda files: netcdf(files / "b.nc").x.data, ["b.nc"]),
-        (lambda files: (netcdf(files / "b.nc").x * 2).mean().data, ["b.nc"]),
         (lambda files: several_netcdf(files).x.data, ["b.nc", "c.nc"]),
         (lambda files: netcdf(fsspec.open(f"file://{files}/b.nc").open()).x.data, ["b.nc"]),
         (lambda files: csv(f"file://{files}/t.csv"), ["t.csv"]),
-        (
-            lambda files: csv(
-                f"simplecache::file://{files}/t.csv", simplecache={"cache_storage": f"{files}/copies"}
-            ),
-            ["simplecache://{files}/t.csv"],
-        ),
         (lambda files: db.read_text(f"file://{files}/t.csv"), ["t.csv"]),
         (lambda files: delayed("numpy", "load", str(files / "n.npy")), ["n.npy"]),
-        (lambda files: delayed("numpy", "loadtxt", files / "t.csv"), ["t.csv"]),
-        (lambda files: delayed("pandas", "read_csv", str(files / "t.csv")), ["t.csv"]),
-        (lambda files: delayed("xarray", "open_dataset", files / "b.nc"), ["b.nc"]),
         # What is not read by what is known to read is not known to be read.
         (lambda files: delayed("os.path", "getsize", files / "t.csv"), []),
     ],
@@ -230,18 +213,14 @@ def test_keys_are_others_where_dask_looks_at_what_lies_elsewhere(files: Path, re
         fsspec.filesystem("memory").store.clear()
 
 
-def test_text_files_are_written_again(tmp_path: Path) -> None:
+def test_what_writes_files_begins_again_and_what_appends_does_not(tmp_path: Path) -> None:
     bag = db.from_sequence(["a", "b"], npartitions=2)
-    graph = prepared(lambda: bag.to_textfiles(str(tmp_path / "*.txt")))
-    facts = facts_of(graph)
+    facts = facts_of(prepared(lambda: bag.to_textfiles(str(tmp_path / "*.txt"))))
     assert facts.taints
     assert not facts.unrepeatable
-
-
-def test_what_appends_to_files_made_anew_may_begin_again() -> None:
+    # What appends to files made anew may begin again.
     bag = db.from_sequence(range(8), npartitions=4).groupby(lambda x: x % 2, shuffle="disk")
-    graph = prepared(lambda: bag.compute(), keep_file_shuffles=True)
-    facts = facts_of(graph)
+    facts = facts_of(prepared(lambda: bag.compute(), keep_file_shuffles=True))
     assert facts.taints
     assert not facts.unrepeatable
     # Through the store, map outputs have a form of their own.
@@ -249,15 +228,11 @@ def test_what_appends_to_files_made_anew_may_begin_again() -> None:
     shuffled = facts_of(graph)
     assert shuffled.taints <= set(graph.outputs)
     assert sum(shuffled.exempt) > 4
-
-
-def test_a_table_that_is_appended_to_is_not(tmp_path: Path) -> None:
-    pytest.importorskip("tables")
-    pd = pytest.importorskip("pandas")
-    dd = pytest.importorskip("dask.dataframe")
+    pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
+    if importlib.util.find_spec("tables") is None:
+        return
     frame = dd.from_pandas(pd.DataFrame({"a": range(8)}), npartitions=4)
-    graph = prepared(lambda: frame.to_hdf(str(tmp_path / "x.h5"), "/x"))
-    assert facts_of(graph).unrepeatable
+    assert facts_of(prepared(lambda: frame.to_hdf(str(tmp_path / "x.h5"), "/x"))).unrepeatable
 
 
 def test_joined_chunks_have_a_form_of_their_own() -> None:

@@ -26,7 +26,7 @@ def saved(runtime: Runtime, tmp_path: Path) -> Path:
     return tmp_path / "saved"
 
 
-def test_checkpoints_are_listed_with_what_they_save(saved: Path) -> None:
+def test_checkpoints_are_listed_and_removed(saved: Path) -> None:
     found = dask_mars.checkpoints(saved)
     assert len(found) == len(list(found)) == len(found[:]) == 2
     for each in found:
@@ -37,17 +37,21 @@ def test_checkpoints_are_listed_with_what_they_save(saved: Path) -> None:
         assert set(each.versions) == {"dask_mars", "dask", "numpy", "python"}
         assert each.id in repr(found)
         assert f">{each.id}</td>" in found._repr_html_()
-
-
-def test_one_or_all_are_removed(saved: Path) -> None:
-    first, second = dask_mars.checkpoints(saved)
+    first, second = found
     first.remove()
     first.remove()
-    assert [each.id for each in dask_mars.checkpoints(saved)] == [second.id]
     found = dask_mars.checkpoints(saved)
-    assert found.remove() == 1
+    assert [each.id for each in found] == [second.id]
+    # What is no checkpoint is left alone.
+    (saved / "mine").mkdir()
+    (saved / "mine" / "notes").write_text("keep")
+    (saved / ("0" * 32)).mkdir(mode=0o700)
+    (saved / ("0" * 32) / "about.json").write_text("{]")
+    found = dask_mars.checkpoints(saved)
+    assert len(found) == found.remove() == 2
     assert len(found) == 0
     assert repr(found) == f"no checkpoints in {saved}"
+    assert (saved / "mine" / "notes").read_text() == "keep"
 
 
 def run(command: Any, *arguments: str) -> tuple[int, str]:
@@ -55,12 +59,11 @@ def run(command: Any, *arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_command_lines_list_and_remove(saved: Path) -> None:
+def test_command_lines_list_and_remove(saved: Path, tmp_path: Path) -> None:
     first, second = dask_mars.checkpoints(saved)
-    code, output = run(main, "checkpoint", str(saved))
-    assert (code, output.count("sum-aggregate")) == (0, 2)
-    code, output = run(group, "checkpoint", str(saved))
-    assert (code, output.count("sum-aggregate")) == (0, 2)
+    for command in (main, group):
+        code, output = run(command, "checkpoint", str(saved))
+        assert (code, output.count("sum-aggregate")) == (0, 2)
     code, output = run(group, "checkpoint", str(saved), "--remove", first.id[:8])
     assert code == 0
     assert first.id not in output
@@ -73,19 +76,6 @@ def test_command_lines_list_and_remove(saved: Path) -> None:
         assert (code, "computes the same at this moment" in output) == (1, True)
         assert "in use" in run(group, "checkpoint", str(saved), "--remove-all")[1]
     assert run(group, "checkpoint", str(saved), "--remove-all") == (0, f"no checkpoints in {saved}\n")
-
-
-def test_a_directory_that_is_not_there_is_said(tmp_path: Path) -> None:
     assert len(dask_mars.checkpoints(tmp_path / "none")) == 0
     code, output = run(main, "checkpoint", str(tmp_path / "none"))
     assert (code, "does not exist" in output) == (2, True)
-
-
-def test_what_is_no_checkpoint_is_left_alone(saved: Path) -> None:
-    (saved / "mine").mkdir()
-    (saved / "mine" / "notes").write_text("keep")
-    (saved / ("0" * 32)).mkdir(mode=0o700)
-    (saved / ("0" * 32) / "about.json").write_text("{]")
-    assert len(dask_mars.checkpoints(saved)) == 3
-    assert dask_mars.checkpoints(saved).remove() == 3
-    assert (saved / "mine" / "notes").read_text() == "keep"

@@ -20,18 +20,16 @@ def read(value: int) -> int:
     return value
 
 
-def evaluated(graph: ChunkGraph) -> tuple[dict[int, Any], int]:
-    """Return the values of the outputs, and how many chunks were computed that are not read."""
+def values_of(graph: ChunkGraph) -> dict[int, Any]:
+    """Return the value of each chunk."""
     values: dict[int, Any] = {}
-    computed = 0
     for chunk, number in enumerate(graph.operand_of):
         if number == DATA:
             values[chunk] = graph.values[chunk]
-            continue
-        operand = graph.operands[number]
-        computed += operand.functions != (read,)
-        values[chunk] = operand.run([values[source] for source in graph.inputs[chunk]], graph.literals[chunk])
-    return {chunk: values[chunk] for chunk in graph.outputs}, computed
+        else:
+            inputs = [values[source] for source in graph.inputs[chunk]]
+            values[chunk] = graph.operands[number].run(inputs, graph.literals[chunk])
+    return values
 
 
 @st.composite
@@ -57,15 +55,7 @@ def _named(task: Any) -> Any:
 
 @given(graphs(), st.data())
 def test_what_is_saved_is_read_and_what_only_it_needed_is_left_out(graph: ChunkGraph, data: st.DataObject) -> None:
-    every: dict[int, Any] = {}
-    for chunk, number in enumerate(graph.operand_of):
-        every[chunk] = (
-            graph.values[chunk]
-            if number == DATA
-            else graph.operands[number].run(
-                [every[source] for source in graph.inputs[chunk]], graph.literals[chunk]
-            )
-        )
+    every = values_of(graph)
     computable = [chunk for chunk, number in enumerate(graph.operand_of) if number != DATA]
     saved = data.draw(st.sets(st.sampled_from(computable)))
     in_files = {chunk for chunk in saved if data.draw(st.booleans())}
@@ -77,7 +67,9 @@ def test_what_is_saved_is_read_and_what_only_it_needed_is_left_out(graph: ChunkG
         {chunk: every[chunk] for chunk in in_files},
         read,
     )
-    values, computed = evaluated(left)
+    values = values_of(left)
+    operands = [left.operands[number] for number in left.operand_of if number != DATA]
+    computed = sum(operand.functions != (read,) for operand in operands)
     assert [values[chunk] for chunk in left.outputs] == [every[chunk] for chunk in graph.outputs]
     assert [left.keys[chunk] for chunk in left.outputs] == [graph.keys[chunk] for chunk in graph.outputs]
     assert computed <= len(computable) - len(saved & {graph.ids[key] for key in left.ids})

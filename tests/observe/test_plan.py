@@ -96,25 +96,16 @@ def test_the_forecast_is_near_what_is_measured():
     assert 0.8 <= measured("matmul") <= 1.3
 
 
-def test_a_chunk_over_the_limit():
+def test_chunks_for_which_there_is_no_room(monkeypatch: pytest.MonkeyPatch):
     plan = planned(da.map_blocks(np.sort, random(20_000, 20_000, chunks=20_000), axis=0), limit="1 GiB")
     assert kinds(plan)[0] == "chunk over the limit"
-    advice = plan.warnings[0]
-    assert "of the limit of 1.00 GiB" in advice.message
-    assert "times smaller" in advice.remedy
-
-
-def test_chunks_of_which_few_fit_at_once():
+    assert "of the limit of 1.00 GiB" in plan.warnings[0].message
+    assert "times smaller" in plan.warnings[0].remedy
     x = random(16_000, 8_000, chunks=(4_000, 8_000))
-    plan = planned(da.map_blocks(np.sort, x, axis=0).sum(), limit="1 GiB")
-    assert kinds(plan)[0] == "large chunks"
-
-
-def test_a_process_that_leaves_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = da.map_blocks(np.sort, x, axis=0).sum()
+    assert kinds(planned(large, limit="1 GiB"))[0] == "large chunks"
     monkeypatch.setattr("dask_mars.limits.estimate_memory", lambda pids: 1 << 30)
-    x = random(16_000, 8_000, chunks=(4_000, 8_000))
-    plan = planned(da.map_blocks(np.sort, x, axis=0).sum(), limit="1 GiB")
-    assert kinds(plan)[0] == "chunk over the limit"
+    assert kinds(planned(large, limit="1 GiB"))[0] == "chunk over the limit"
 
 
 def test_tiny_chunks(monkeypatch: pytest.MonkeyPatch):
@@ -148,25 +139,13 @@ def test_what_rechunks_read_and_write():
     assert last.rechunk_writes_bytes >= last.rechunk_reads_bytes
 
 
-def test_a_result_that_is_large_for_this_process():
-    plan = planned(random(12_000, 8_000, chunks=2_000) + 1, limit="1 GiB")
-    assert "large result" in kinds(plan)
-    assert plan.result_bytes == 12_000 * 8_000 * 8
-
-
-def test_a_plan_is_data():
-    plan = planned(random(4000, 4000, chunks=1000).sum())
+def test_a_plan_is_data_and_shows_itself():
+    plan = planned(random(16_000, 16_000, chunks=2_000) + 1, limit="1 GiB")
     plain = json.loads(json.dumps(plan.to_dict()))
     assert plain["chunks"] == plan.chunks
     assert plain["layers"][0]["label"] == plan.layers[0].label
-    pandas = pytest.importorskip("pandas")
-    frame = plan.to_pandas()
-    assert isinstance(frame, pandas.DataFrame)
-    assert list(frame.chunks) == [layer.chunks for layer in plan.layers]
-
-
-def test_it_shows_itself():
-    plan = planned(random(16_000, 16_000, chunks=2_000) + 1, limit="1 GiB")
+    assert "large result" in kinds(plan)
+    assert plan.result_bytes == 16_000 * 16_000 * 8
     text, html = str(plan), plan._repr_html_()
     for shown in (text, html):
         assert "on 2 workers within 1.00 GiB" in shown
@@ -174,6 +153,10 @@ def test_it_shows_itself():
         assert units.size(plan.spilled_bytes) in shown
     assert plan.layers[0].name not in text
     assert "! " in text
+    pandas = pytest.importorskip("pandas")
+    frame = plan.to_pandas()
+    assert isinstance(frame, pandas.DataFrame)
+    assert list(frame.chunks) == [layer.chunks for layer in plan.layers]
 
 
 def test_other_collections_and_wrong_calls():

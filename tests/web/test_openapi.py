@@ -94,7 +94,7 @@ def test_answers_are_as_it_says(route, ask, view, nobody, monitor):
             check(answer, route.path)
 
 
-def test_answers_to_who_cancels_are_as_it_says(ask, view, monitor):
+def test_answers_to_who_cancels_are_as_it_says(ask, view, monitor, monkeypatch):
     path = "computations/{id}/cancel"
     id = monitor.add()
     for asker, place, status in ((view, id, 403), (ask, uuid.uuid4(), 404), (ask, id, 202), (ask, id, 409)):
@@ -106,12 +106,10 @@ def test_answers_to_who_cancels_are_as_it_says(ask, view, monitor):
     assert answer.status == 400
     check(answer, path, "POST")
 
-
-def test_an_end_that_cannot_be_recorded_is_asked_for_again(ask, monitor, monkeypatch):
     def never(id):
         raise OSError("the disk is full")
 
-    path = "computations/{id}/cancel"
+    # An end that cannot be recorded is asked for again.
     monkeypatch.setattr(monitor, "cancel", never)
     answer = ask.api(path.format(id=monitor.add()), "POST")
     assert (answer.status, answer.detail, answer.headers["retry-after"]) == (503, "the disk is full", "60")

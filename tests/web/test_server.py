@@ -151,23 +151,16 @@ def test_its_own_user_needs_no_token_by_a_unix_socket(monitor, short):
     assert not path.exists()
 
 
-def test_others_are_hung_up_on(monitor, short, monkeypatch):
+def test_others_are_hung_up_on_and_what_a_killed_server_has_left_goes(monitor, short, monkeypatch):
     path = short / "web"
     short.chmod(0o700)
+    bind_unix(path).close()
+    assert path.is_socket()
     with serve(monitor, socket_path=path):
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
         monkeypatch.setattr(connections, "_ROOT", 54321)
         assert over(path, GET) == b""
         monkeypatch.undo()
-        assert over(path, GET)
-
-
-def test_what_a_killed_server_has_left(monitor, short):
-    short.chmod(0o700)
-    path = short / "web"
-    bind_unix(path).close()
-    assert path.is_socket()
-    with serve(monitor, socket_path=path):
         assert over(path, GET)
 
 

@@ -210,19 +210,19 @@ def test_who_is_slow_is_no_burden(served, service) -> None:
     assert computation.wait(100)
     head = f"PUT /api/v1/computations/{uuid.uuid4()}"
     with contextlib.ExitStack() as stack:
-        readers = [sent(served, f"GET /api/v1/computations/{computation.id}/result") for _ in range(8)]
-        senders = [sent(served, head, GOOD[:place], len(GOOD)) for place in range(1, 60)]
-        idle = [socket.socket(socket.AF_UNIX) for _ in range(900)]
-        for line in (*readers, *senders, *idle):
-            stack.enter_context(contextlib.closing(line))
-        for line in idle:
-            line.connect(str(served.directory / "socket"))
-        for reader in readers:
+        for _ in range(8):
+            reader = sent(served, f"GET /api/v1/computations/{computation.id}/result")
+            stack.enter_context(contextlib.closing(reader))
             assert reader.recv(1) == b"H"
-        # It does not wait for readers, who read nothing meanwhile.
-        assert service.submit(da.arange(4, chunks=2).sum()).result(100) == 6
-        assert raw(served, "GET", "state")[0] == 200
+        for place in range(1, 60):
+            stack.enter_context(contextlib.closing(sent(served, head, GOOD[:place], len(GOOD))))
+        for _ in range(900):
+            idle = stack.enter_context(contextlib.closing(socket.socket(socket.AF_UNIX)))
+            idle.connect(str(served.directory / "socket"))
+        # It does not wait for readers, who read nothing meanwhile. The next result may end this one's history.
         assert computation.result().nbytes == 32 << 20
+        assert raw(served, "GET", "state")[0] == 200
+        assert service.submit(da.arange(4, chunks=2).sum()).result(100) == 6
 
 
 def test_questions_that_make_no_sense(served) -> None:

@@ -7,8 +7,7 @@ import socket
 import pytest
 
 from dask_mars.web.service import process
-from dask_mars.web.service.lines import Lines
-from dask_mars.web.service.process import RunnerProcess
+from dask_mars.web.service.process import Lines, RunnerProcess
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from dask_mars.web import wire
 from dask_mars.web.pickles import pack
 from dask_mars.web.runtime_monitor import RuntimeMonitor
 from dask_mars.web.service import results
-from dask_mars.web.service.lines import Lines
+from dask_mars.web.service.process import Lines
 from dask_mars.web.service.runner import Runner, _checkpoint
 from tests.conftest import eventually
 

@@ -57,24 +57,16 @@ def test_whoever_would_wait_long_gets_the_answer_of_before():
     assert asked(monitor, ask) == [{"asked": 1}] * 3 + [True]
 
 
-def test_what_is_old_is_not_the_answer(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(snapshots, "_OLDEST_S", 0.0)
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_what_is_old_or_of_before_a_change_is_not_the_answer(is_changed: bool, monkeypatch: pytest.MonkeyPatch):
+    if not is_changed:
+        monkeypatch.setattr(snapshots, "_OLDEST_S", 0.0)
     monitor = Slow()
 
     async def ask(found: Snapshots) -> Any:
         await found.ask("state")
-        asyncio.get_running_loop().call_later(0.1, monitor.go.set)
-        return await found.ask("state")
-
-    assert asked(monitor, ask) == {"asked": 2}
-
-
-def test_nothing_of_before_is_said_when_something_has_been_done():
-    monitor = Slow()
-
-    async def ask(found: Snapshots) -> Any:
-        await found.ask("state")
-        found.forget()
+        if is_changed:
+            found.forget()
         asyncio.get_running_loop().call_later(0.1, monitor.go.set)
         return await found.ask("state")
 

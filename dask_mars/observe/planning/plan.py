@@ -144,7 +144,10 @@ class Plan(Tabular):
             peak += f", {units.size(self.process_bytes)} of it processes and libraries"
         facts = [
             composed,
-            *[_merged(*each) for each in self.passes],
+            *[
+                f"{name.replace('_', ' ')}: {units.plural(before, 'chunk')} to {after:,}"
+                for name, before, after in self.passes
+            ],
             peak,
             f"to disk {units.size(self.spilled_bytes)}",
         ]
@@ -278,10 +281,6 @@ def _row(layer: PlannedLayer) -> tuple[str, ...]:
         units.size(layer.largest_bytes) if layer.largest_bytes else "",
         units.size(layer.spilled_bytes) if layer.spilled_bytes else "",
     )
-
-
-def _merged(name: str, before: int, after: int) -> str:
-    return f"{name.replace('_', ' ')}: {units.plural(before, 'chunk')} to {after:,}"
 
 
 def _count(operands: int) -> str:

@@ -70,7 +70,6 @@ class _Front:
         self._supervisor = Supervisor(store, runner, self._ended, self._failed)
         self._history = _history()
         self._has_more = asyncio.Event()
-        self._files: list[Path] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending = asyncio.Event()
         self._failure: Exception | None = None
@@ -84,8 +83,7 @@ class _Front:
         with contextlib.ExitStack() as stack:
             asking = stack.enter_context(ThreadPoolExecutor(_ASKING, thread_name_prefix="dask-mars-web-ask"))
             reading = stack.enter_context(ThreadPoolExecutor(_READING, thread_name_prefix="dask-mars-web-disk"))
-            stack.callback(self._remove_files)
-            servers, where = self._listen(asking, reading)
+            servers, where = self._listen(stack, asking, reading)
             for server in servers:
                 stack.callback(server.end)
             stack.callback(self._supervisor.close)
@@ -97,10 +95,12 @@ class _Front:
         if self._failure is not None:
             raise self._failure
 
-    def _listen(self, asking: ThreadPoolExecutor, reading: ThreadPoolExecutor) -> tuple[list[BoundedServer], str]:
+    def _listen(
+        self, stack: contextlib.ExitStack, asking: ThreadPoolExecutor, reading: ThreadPoolExecutor
+    ) -> tuple[list[BoundedServer], str]:
         listening, store = self._listening, self._store
         sockets = [bind_unix(listening.socket.absolute())]
-        self._files.append(listening.socket.absolute())
+        stack.callback(listening.socket.absolute().unlink, missing_ok=True)
         try:
             security, where = Security(hosts=None, checks_origin=False), str(listening.socket)
             if listening.port is not None:
@@ -114,8 +114,9 @@ class _Front:
                     "view_token": security.view_token,
                     "pid": os.getpid(),
                 }
-                self._files.append(store.directory / CONNECTION_FILE)
-                write_connection_file(store.directory / CONNECTION_FILE, facts)
+                file = store.directory / CONNECTION_FILE
+                stack.callback(file.unlink, missing_ok=True)
+                write_connection_file(file, facts)
             monitor = ServiceMonitor(store, self._supervisor)
             limit_bytes = config.parse_size(config.get("web.body-limit"), "dask-mars.web.body-limit")
             service = ServiceContext(store, self._supervisor, monitor, reading, wire.versions(), limit_bytes)
@@ -139,10 +140,6 @@ class _Front:
                 bound.close()
             raise
         return servers, where
-
-    def _remove_files(self) -> None:
-        for file in self._files:
-            file.unlink(missing_ok=True)
 
     # -- in other threads ---------------------------------------------------------------------------------------
 

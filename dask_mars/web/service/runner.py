@@ -24,7 +24,7 @@ from typing import Any
 import dask
 
 from dask_mars import Runtime, config
-from dask_mars.checkpointing.settings import CheckpointSettings, configured
+from dask_mars.checkpointing.block import CheckpointSettings, configured
 from dask_mars.client.assembling import is_assembly
 from dask_mars.client.backend import EngineBackend, GraphBackend
 from dask_mars.client.records import Record, Records, ValueDescription
@@ -39,8 +39,8 @@ from dask_mars.protocol.failures import pack_error
 from dask_mars.web.monitor import Json
 from dask_mars.web.runtime_monitor import RuntimeMonitor
 from dask_mars.web.service import results
-from dask_mars.web.service.lines import Lines
 from dask_mars.web.service.on_cluster import ServiceClusterMonitor
+from dask_mars.web.service.process import Lines
 from dask_mars.web.service.store import SPARE_BYTES
 
 logger = logging.getLogger("dask_mars.web")
@@ -109,7 +109,7 @@ class RunnerJob:
         except Exception:
             # A failure to write the details must not fail the computation.
             logger.exception("the details of a computation could not be written")
-        self.runner.forget(self)
+        self.runner.jobs.pop(self.number, None)
         self.say(told.pop("say"), **told, progress={"chunks": _counted(self.record.counts())})
 
     def _compute(self) -> tuple[ValueDescription, int]:
@@ -191,8 +191,8 @@ class Runner:
         self.records = records
         self.memory_limit = memory_limit
         self._monitor = monitor
-        self._lock = threading.Lock()
-        self._runs: dict[int, RunnerJob] = {}
+        #: Computations by number.
+        self.jobs: dict[int, RunnerJob] = {}
         self._ending = threading.Event()
 
     def serve(self) -> None:
@@ -209,25 +209,20 @@ class Runner:
     def _report(self) -> None:
         """Report the progress of computations periodically, and keep the recorder listening."""
         while not self._ending.wait(_REPORT_S):
-            live = self._live()
+            live = list(self.jobs.copy().values())
             if live:
                 self._monitor.watch()
             for run in live:
                 run.say_progress()
 
-    def _live(self) -> list[RunnerJob]:
-        with self._lock:
-            return list(self._runs.values())
-
     def _do_run(self, message: Json) -> None:
         run = RunnerJob(self, message)
-        with self._lock:
-            self._runs[run.number] = run
+        self.jobs[run.number] = run
         self._monitor.watch()
         run.start()
 
     def _do_cancel(self, message: Json) -> None:
-        run = self._runs.get(message["number"])
+        run = self.jobs.get(message["number"])
         if run is not None:
             run.record.cancel()
 
@@ -259,7 +254,7 @@ class Runner:
         method: Callable[..., Json] = getattr(self._monitor, what)
         if what == "state":
             return method()
-        return method(None if number is None else self._runs[number].record.id, *arguments)
+        return method(None if number is None else self.jobs[number].record.id, *arguments)
 
     def keep_details(self, run: RunnerJob, failure: Json) -> int:
         """Write the details of an ended computation, and return their size in bytes."""
@@ -278,11 +273,6 @@ class Runner:
         incoming.write_bytes(text)
         incoming.rename(self.directory / "details" / f"{run.number}.json")
         return len(text)
-
-    def forget(self, run: RunnerJob) -> None:
-        """Remove an ended computation."""
-        with self._lock:
-            self._runs.pop(run.number, None)
 
 
 def _declared_bytes(graph: ChunkGraph) -> int:
