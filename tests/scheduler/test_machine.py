@@ -471,10 +471,8 @@ def test_validate_notices_a_ready_chunk_that_nobody_would_run():
 
 
 def quick(*inputs, **options):
-    """Submit a plan to a machine that knows how long its operands take: next to nothing.
-
-    The chunks are counted from 1.
-    """
+    """Submit a plan to a machine that knows how long its operands take: next to nothing."""
+    # The chunks are counted from 1.
     checked = CheckedMachine()
     options["operand_of"] = [0] * (len(inputs) + 1)
     shifted = [tuple(source + 1 for source in sources) for sources in inputs]
