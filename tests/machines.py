@@ -43,15 +43,7 @@ def tree(leaves: int, fan_in: int) -> GraphPlan:
 
 
 class CheckedMachine:
-    """A machine with running workers, whose invariants are checked after each event.
-
-    Parameters
-    ----------
-    workers : int
-        Workers that have started.
-    **parameters
-        Fields of `Parameters`.
-    """
+    """A machine with running workers, whose invariants are checked after each event."""
 
     def __init__(self, workers: int = 1, **parameters: Any) -> None:
         self.machine = Machine(Parameters(**parameters))
@@ -81,17 +73,7 @@ class CheckedMachine:
 
 
 class LimitedMachine(CheckedMachine):
-    """One with a limit of 100 bytes, 200 if nothing else helps, that was given a graph; each event takes a second.
-
-    Parameters
-    ----------
-    graph : GraphPlan
-        The graph, of number 1.
-    workers : int
-        Workers that have started.
-    **parameters
-        Fields of `Parameters`.
-    """
+    """One with a limit of 100 bytes, 200 if nothing else helps, and a graph; each event takes a second."""
 
     def __init__(self, graph: GraphPlan, workers: int = 2, **parameters: Any) -> None:
         super().__init__(0, **{"store_limit": 100, "memory_limit": 200} | parameters)

@@ -270,11 +270,6 @@ class TemplateUser:
         due, self.awaited = self.awaited, set()
         return due
 
-    def leave_if_unused(self) -> None:
-        """Leave the template if this engine has no process."""
-        if self.is_unused:
-            self.leave()
-
     def leave(self) -> None:
         """Leave the template, which ends when no engine uses it."""
         self.is_unused = False

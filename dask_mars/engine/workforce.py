@@ -112,8 +112,8 @@ class Workforce:
             self._release_ended(handle)
         for number in self.template.take_due():
             self._put_to_work(self._launch(number))
-        if not (self.ending or self._startup.loading):
-            self.template.leave_if_unused()
+        if self.template.is_unused and not (self.ending or self._startup.loading):
+            self.template.leave()
         startup, runs = self._startup, self._runs.values()
         startup.note(runs, now_s)
         if not (runs or startup.loading):

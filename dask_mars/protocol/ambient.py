@@ -179,10 +179,6 @@ def _umask(module: Any) -> int:
     return found
 
 
-def _set_umask(module: Any, mask: int) -> None:
-    os.umask(mask)
-
-
 def _set_filters(module: Any, filters: list[Any]) -> None:
     # This also resets Python's record of shown warnings.
     warnings.resetwarnings()
@@ -200,10 +196,6 @@ def _attribute(module: str, name: str, of_host: bool = False) -> Setting:
 
 
 # -- libraries ----------------------------------------------------------------------------------------------------
-
-
-def _config_of(module: Any) -> Any:
-    return module.config.config
 
 
 def _changed_config(module: Any, config: dict[str, Any]) -> dict[str, Any]:
@@ -228,7 +220,13 @@ def _set_changed_config(module: Any, changed: dict[str, Any]) -> None:
 
 def _donfig(module: str) -> Setting:
     """Return the row of a library whose `config` is one of donfig's."""
-    return Setting(f"{module}.config", _config_of, _set_changed_config, module, carried=_changed_config)
+    return Setting(
+        f"{module}.config",
+        lambda found: found.config.config,
+        _set_changed_config,
+        module,
+        carried=_changed_config,
+    )
 
 
 def _set_fsspec(module: Any, conf: dict[str, Any]) -> None:
@@ -313,7 +311,7 @@ SETTINGS = (
         lambda module, limits: thread_limits.apply(limits),
         of_host=True,
     ),
-    Setting("the umask", _umask, _set_umask, of_host=True),
+    Setting("the umask", _umask, lambda module, mask: os.umask(mask), of_host=True),
     Setting(
         "the recursion limit",
         lambda module: sys.getrecursionlimit(),

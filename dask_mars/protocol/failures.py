@@ -101,16 +101,6 @@ def _with_slots(function: Callable[..., Any], arguments: tuple[Any, ...], slots:
     return error
 
 
-class _Whole:
-    """Pickles as the exception with its traceback, by the exception's own reduction."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _with_traceback, (self.error, self.error.__traceback__)
-
-
 class _Rebuilt:
     """Pickles as a call that rebuilds an exception, without its own `__init__` and `__new__`."""
 
@@ -142,7 +132,7 @@ def _packed(error: BaseException, packed: dict[int, Any]) -> Any:
 def _candidates(error: BaseException, packed: dict[int, Any]) -> Iterator[Any]:
     """Yield stand-ins for an exception, the most faithful first."""
     # Many exceptions pickle but do not unpickle: their constructors need other arguments.
-    yield _Whole(error)
+    yield error
 
     def travelling(value: Any, otherwise: Callable[[Any], Any]) -> Any:
         if _can_pickle(value):
@@ -162,10 +152,6 @@ def _candidates(error: BaseException, packed: dict[int, Any]) -> Iterator[Any]:
     yield _Rebuilt(error, type(error), tuple(map(in_words, error.args)), (own, slots), packed)
     text = f"{type(error).__name__}: {_text_of(error)}"
     yield _Rebuilt(error, RuntimeError, (text,), ({}, {}), packed)
-
-
-def _with_traceback(error: BaseException, traceback: Any) -> BaseException:
-    return error.with_traceback(traceback)
 
 
 def _rebuild(

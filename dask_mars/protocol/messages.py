@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from dask_mars.errors import EngineStartFailed
 from dask_mars.protocol.columns import PackedChunks, PackedNumbers, PackedOperand
@@ -225,21 +225,8 @@ ToEngine = (
     | Forgotten
 )
 
-_TO_WORKER: tuple[type[ToWorker], ...] = (Run, Free, Release, Drop, Forget, Context, Exit, Trim, Moved)
-_TO_ENGINE: tuple[type[ToEngine], ...] = (
-    Loaded,
-    Ready,
-    CannotStart,
-    Finished,
-    Failed,
-    Returned,
-    Retained,
-    Unretained,
-    Output,
-    Warning,
-    Restored,
-    Forgotten,
-)
+_TO_WORKER: tuple[type[ToWorker], ...] = get_args(ToWorker)
+_TO_ENGINE: tuple[type[ToEngine], ...] = get_args(ToEngine)
 _CODES: dict[type, int] = {kind: code for kinds in (_TO_WORKER, _TO_ENGINE) for code, kind in enumerate(kinds)}
 _Message = TypeVar("_Message")
 

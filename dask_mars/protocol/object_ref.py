@@ -58,32 +58,27 @@ def blocks_of(ref: ObjectRef) -> tuple[Block, ...]:
 
 def is_stored(ref: ObjectRef) -> bool:
     """Return whether a value is in arenas or on disk, and not in the message itself."""
-    found: bool = ref[0] >= ARRAY
-    return found
+    return bool(ref[0] >= ARRAY)
 
 
 def may_hold_files(ref: ObjectRef) -> bool:
     """Return whether a value that processes keep as an object may hold files open."""
-    found: bool = ref[0] == HANDLE
-    return found
+    return bool(ref[0] == HANDLE)
 
 
 def is_spilled(ref: ObjectRef) -> bool:
     """Return whether a value is on disk."""
-    found: bool = ref[0] == SPILLED
-    return found
+    return bool(ref[0] == SPILLED)
 
 
 def is_map_output(ref: ObjectRef) -> bool:
     """Return whether a value is a map output, of which readers read parts, in memory or on disk."""
-    found: bool = memory_ref(ref)[0] == MAP_OUTPUT
-    return found
+    return bool(memory_ref(ref)[0] == MAP_OUTPUT)
 
 
 def is_pickled(ref: ObjectRef) -> bool:
     """Return whether a value is in arenas as a pickle."""
-    found: bool = ref[0] == OBJECT
-    return found
+    return bool(ref[0] == OBJECT)
 
 
 def memory_ref(ref: ObjectRef) -> ObjectRef:

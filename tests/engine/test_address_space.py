@@ -79,10 +79,8 @@ except AddressSpaceTooSmall as error:
 
 @pytest.fixture
 def few(monkeypatch, tmp_path):
-    """Make runtimes of 2 workers whose arenas hold a part of the memory limit, 32 MiB.
-
-    The limit is above what the process of the tests may have taken, and below what threads begin with.
-    """
+    """Make runtimes of 2 workers whose arenas hold a part of the memory limit, 32 MiB."""
+    # The limit is above what the process of the tests may have taken, and below what threads begin with.
 
     @contextlib.contextmanager
     def make(capacity_mib: int = 32, directory: Path = tmp_path / "spilled"):

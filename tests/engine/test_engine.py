@@ -32,7 +32,7 @@ from dask_mars import Runtime, config
 from dask_mars.engine.worker_handle import WorkerHandle
 from dask_mars.errors import EngineStopped
 from dask_mars.protocol import channel
-from dask_mars.protocol.ambient import WORKER_ENVIRONMENT
+from dask_mars.protocol.ambient import WORKER_ENVIRONMENT, worker_environment
 from dask_mars.runtimes import _Default
 from tests.conftest import eventually, shared_runtime
 from tests.tasks import large_array, pid_after, wait_for
@@ -297,26 +297,15 @@ def test_workers_use_one_thread_each(monkeypatch: pytest.MonkeyPatch, get: Get) 
     assert dask.delayed(variables)(THREAD_COUNTS).compute(scheduler=get) == ["1"] * len(THREAD_COUNTS)
 
 
-def test_numbers_of_threads_that_the_user_has_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in THREAD_COUNTS:
-        monkeypatch.delenv(name, raising=False)
-    names = ["NUMBA_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"]
-    monkeypatch.setenv("NUMBA_NUM_THREADS", "3")
-    with Runtime(1) as runtime:
-        assert dask.delayed(variables)(names).compute(scheduler=runtime.get) == ["3", "1", "1"]
-        environment = psutil.Process(runtime.engine().worker_pids()[0]).environ()
-        assert [environment[name] for name in names] == ["3", "1", "1"]
-
-
-def test_who_has_set_threads_of_all_libraries_means_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in THREAD_COUNTS:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+def test_numbers_of_threads_that_the_user_has_set() -> None:
     names = ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMBA_NUM_THREADS"]
-    with Runtime(1) as runtime:
-        assert dask.delayed(variables)(names).compute(scheduler=runtime.get) == ["3", None, None, "1"]
-        environment = psutil.Process(runtime.engine().worker_pids()[0]).environ()
-        assert [environment.get(name) for name in names] == ["3", None, None, "1"]
+    for own, expected in [
+        ({"NUMBA_NUM_THREADS": "3"}, ["1", "1", "1", "3"]),
+        # Who has set threads of all libraries means each of them.
+        ({"OMP_NUM_THREADS": "3"}, ["3", None, None, "1"]),
+    ]:
+        environment = worker_environment(own)
+        assert [environment.get(name) for name in names] == expected
 
 
 #: How a library says how many threads it uses.

@@ -366,18 +366,6 @@ def test_arrays_of_any_dtype_are_assembled_from_disk(small, written, dtype):
     np.testing.assert_array_equal(result, values)
 
 
-def test_masked_arrays_are_assembled_beside_plain_ones(small, written):
-    def block(number: np.ndarray) -> np.ndarray:
-        values = np.full(250_000, float(number[0]))
-        return np.ma.masked_equal(values, 3.0) if number[0] % 2 else values
-
-    x = da.from_array(np.arange(12), chunks=1).map_blocks(block, dtype=float, chunks=(250_000,))
-    result, expected = x.compute(scheduler=small.get), x.compute(scheduler="threads")
-    assert type(result) is type(expected)
-    np.testing.assert_array_equal(result, expected)
-    assert written
-
-
 def test_a_signal_may_come_while_chunks_are_given_back(process, monkeypatch):
     told: list[tuple[int, list[int]]] = []
     monkeypatch.setattr(process._outbox, "send_now", lambda message: told.append((message.graph, message.chunks)))

@@ -69,12 +69,6 @@ def test_there_are_as_many_operands_as_partitions_before_and_after():
     assert not any("barrier" in name or "partd" in name for name in names)
 
 
-def test_bags_too():
-    names = operands_of(db.from_sequence(range(20), npartitions=4).groupby(lambda item: item % 3, npartitions=2))
-    assert names.count("map_bag") == 4
-    assert sum("reduce_bag" in name for name in names) == 2
-
-
 def test_the_users_choice_stays():
     shuffled = dd.from_pandas(frame(), npartitions=5).shuffle("key", shuffle_method="tasks")
     assert any("shuffle_group" in name for name in operands_of(shuffled))
@@ -100,12 +94,9 @@ def test_several_in_one_graph():
 
 SHUFFLES: dict[str, Callable[[Any], Any]] = {
     "shuffle": lambda frame: frame.shuffle("key"),
-    "fewer": lambda frame: frame.shuffle("key", npartitions=2),
     "more": lambda frame: frame.shuffle("key", npartitions=11),
-    "by text": lambda frame: frame.shuffle("text"),
     "by several": lambda frame: frame.shuffle(["small", "category"]),
     "by index": lambda frame: frame.shuffle(on_index=True),
-    "set_index": lambda frame: frame.set_index("x"),
     "set_index of moments": lambda frame: frame.set_index("moment", npartitions=3),
     "sort_values": lambda frame: frame.sort_values("text"),
     "apply": lambda frame: frame.groupby("key").apply(
@@ -115,7 +106,6 @@ SHUFFLES: dict[str, Callable[[Any], Any]] = {
         frame[["key", "x"]].rename(columns={"x": "other"}), on="key", broadcast=False, shuffle_method="disk"
     ),
     "some partitions": lambda frame: frame.shuffle("key", npartitions=6).partitions[[1, 4]],
-    "a column": lambda frame: frame.shuffle("key").x,
     "twice": lambda frame: frame.shuffle("key").shuffle("small"),
     "nothing left": lambda frame: frame[frame.x < 0].shuffle("key"),
 }

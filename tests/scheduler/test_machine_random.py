@@ -101,10 +101,9 @@ class Computation:
 
 
 class World:
-    """Workers, a client and a store that do what the machine says, and object to what makes no sense.
+    """Workers, a client and a store that do what the machine says, and object to what makes no sense."""
 
-    All events go to two machines, whose instructions have to be the same.
-    """
+    # All events go to two machines, whose instructions have to be the same.
 
     def __init__(self, policy: str = "memory") -> None:
         parameters = replace(PARAMETERS, policy=policy)

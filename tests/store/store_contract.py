@@ -62,11 +62,10 @@ def _arrays(value: Any) -> list[np.ndarray[Any, Any]]:
 
 
 class StoreTests:
-    """The contract of `dask_mars.store.store.Store`.
+    """The contract of `dask_mars.store.store.Store`."""
 
-    A derived class has a fixture ``stores``, which returns two stores of the same arenas as in two processes: one
-    that seals values and one that reads them. No arena may be larger than 64 MiB.
-    """
+    # A derived class has a fixture ``stores``, which returns two stores of the same arenas as in two processes:
+    # one that seals values and one that reads them. No arena may be larger than 64 MiB.
 
     @pytest.fixture
     def stores(self) -> tuple[Store, Store]:
@@ -192,6 +191,3 @@ class StoreTests:
             read.load(spilled)
         with pytest.raises(SpilledValueLost):
             read.restore(spilled)
-
-
-__all__ = ["StoreTests"]

@@ -7,7 +7,6 @@ import os
 import pickle
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -85,18 +84,6 @@ def test_chunks_stay_in_the_store_until_the_last_reference_goes(runtime, known):
     assert is_empty(runtime)
 
 
-def test_each_chunk_goes_on_its_own(runtime):
-    persisted = numbers().persist(scheduler=runtime.get)
-    kept = kept_by(persisted)
-    del persisted
-    assert eventually(lambda: len(blocks(runtime)) == 16)
-    del kept[3:]
-    assert eventually(lambda: len(blocks(runtime)) == 3)
-    assert kept[2].result().shape == (100, 100)
-    del kept
-    assert is_empty(runtime)
-
-
 def test_nothing_is_computed_twice_or_sealed_again(runtime, tmp_path):
     def count(block: np.ndarray) -> np.ndarray:
         with open(tmp_path / "calls", "a") as file:
@@ -115,10 +102,8 @@ def test_nothing_is_computed_twice_or_sealed_again(runtime, tmp_path):
     "how",
     [
         lambda x, runtime: x.persist(scheduler=runtime.get),
-        lambda x, runtime: x.persist(scheduler=dask_mars.get),
         lambda x, runtime: x.persist(scheduler="mars"),
         lambda x, runtime: x.persist(scheduler="mars", optimize_graph=False, num_workers=1),
-        lambda x, runtime: dask.persist(x, scheduler=dask_mars.get)[0],
         lambda x, runtime: dask.persist({"x": [x]}, scheduler=dask_mars.get)[0]["x"][0],
         lambda x, runtime: runtime.persist([x])[0],
     ],
@@ -158,23 +143,6 @@ def test_several_collections_at_once(runtime, known):
     assert large.sum().compute(scheduler=runtime.get) == 99_999 * 50_000
     assert small.compute(scheduler=runtime.get) == 3
     del array, bag, large
-    assert is_empty(runtime)
-
-
-def test_dataframes(runtime):
-    pd = pytest.importorskip("pandas")
-    dd = pytest.importorskip("dask.dataframe")
-    frame = pd.DataFrame({"a": np.arange(100_000.0), "b": np.arange(100_000) % 7})
-    persisted = (
-        dd.from_pandas(frame, npartitions=4).assign(c=lambda part: part.a * 2).persist(scheduler=runtime.get)
-    )
-    assert len(blocks(runtime)) >= 4
-    expected = frame.assign(c=frame.a * 2)
-    pd.testing.assert_frame_equal(persisted.compute(scheduler=runtime.get), expected)
-    assert persisted.groupby("b").c.sum().compute(scheduler=runtime.get).sum() == expected.c.sum()
-    again = persisted.persist(scheduler=runtime.get)
-    assert again.a.sum().compute(scheduler="threads") == frame.a.sum()
-    del persisted, again
     assert is_empty(runtime)
 
 
@@ -259,12 +227,6 @@ def test_results_are_those_of_the_collection_itself(optimized, runtime, known):
     for use in USES.values():
         result = use(persisted).compute(scheduler=runtime.get, optimize_graph=optimized)
         np.testing.assert_allclose(result, use(known))
-
-
-def test_other_schedulers_read_copies(runtime, known):
-    persisted = numbers().persist(scheduler=runtime.get)
-    for use in (USES["slices"], USES["lambda"], USES["moments"]):
-        np.testing.assert_allclose(use(persisted).compute(scheduler="threads"), use(known))
 
 
 def test_pickles_hold_the_values(runtime, known):
@@ -647,24 +609,6 @@ def test_idle_chunks_make_room_for_computations(small, monkeypatch):
     assert int(written[0].partition("-")[0]) in {chunk.graph for chunk in kept_by(persisted)}
     expected = numbers(880, 220).sum().compute(scheduler="threads")
     assert np.isclose(persisted.sum().compute(scheduler=small.get), expected)
-
-
-def test_a_chunk_that_is_borrowed_may_go_to_disk_meanwhile(small):
-    persisted = numbers(980, 245).persist(scheduler=small.get)
-    engine = small.engine()
-
-    def slow(block: np.ndarray) -> np.ndarray:
-        time.sleep(0.01)
-        return np.concatenate([block, block])
-
-    # Each chunk is needed twice, with much in between.
-    doubled = persisted.map_blocks(slow, dtype=float, chunks=((490,) * 4, persisted.chunks[1]))
-    both = doubled.sum(axis=0) + persisted.sum(axis=0) - doubled.mean()
-    values = numbers(980, 245).compute(scheduler="threads")
-    expected = values.sum(axis=0) * 3 - values.mean()
-    np.testing.assert_allclose(both.compute(scheduler=small.get), expected)
-    assert on_disk(persisted)
-    engine._loop.machine.validate()
 
 
 @pytest.fixture(scope="module")

@@ -122,15 +122,6 @@ def test_memory_with_gaps_is_refused_and_nothing_is_written(directory):
     assert not list(directory.path.iterdir())
 
 
-def test_read_into_given_memory(directory):
-    array = np.arange(100_000)
-    file = directory.write("value", [array, b"abc"])
-    target, rest = np.zeros_like(array), bytearray(3)
-    directory.read(file, into=[target, rest])
-    np.testing.assert_array_equal(target, array)
-    assert rest == b"abc"
-
-
 @pytest.mark.parametrize("into", [[], [bytearray(2)], [bytearray(4)], [b"abc"], [bytearray(3), bytearray(0)]])
 def test_memory_to_read_into_must_fit(directory, into):
     file = directory.write("value", [b"abc"])
