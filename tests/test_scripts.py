@@ -66,12 +66,14 @@ print(options() == dask.delayed(options)().compute(scheduler=dask_mars.get))
 """
 
 
+@pytest.mark.slow
 def test_a_program_on_the_command_line(scripts: Any) -> None:
     options = ["-s", "-X", "utf8", "-W", "error::ImportWarning"]
     checked(scripts.run(*options, "-c", WITHOUT_GUARD + OPTIONS, "one"), *EXPECTED, "one", "True")
     assert not scripts.left()
 
 
+@pytest.mark.slow
 def test_a_program_on_standard_input(scripts: Any) -> None:
     checked(scripts.run("-", "one", input=WITHOUT_GUARD), *EXPECTED, "one")
     assert not scripts.left()
@@ -124,6 +126,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT_S + 10)
 @pytest.mark.parametrize("way", ["file", pytest.param("module", marks=pytest.mark.slow)])
 def test_pickles_that_tasks_make_of_what_the_script_defines(scripts: Any, way: str) -> None:
@@ -147,6 +150,7 @@ print(dask.base.get_scheduler(scheduler="mars") is dask_mars.get)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["environment", pytest.param("keyword", marks=pytest.mark.slow)])
 def test_a_script_that_does_not_import_it(scripts: Any, way: str) -> None:
     """It is installed, and Dask knows its name."""
@@ -340,6 +344,7 @@ def test_no_processes_are_left_to_functions_that_run_at_exit(scripts: Any) -> No
     assert not scripts.left()
 
 
+@pytest.mark.slow
 def test_the_end_while_a_thread_still_computes(scripts: Any) -> None:
     program = textwrap.dedent(
         """
@@ -403,6 +408,7 @@ def test_cells_of_a_notebook(scripts: Any) -> None:
     checked(scripts.run("-c", program), "8", "10.0")
 
 
+@pytest.mark.slow
 def test_cells_that_redefine_what_they_use(scripts: Any) -> None:
     program = textwrap.dedent(
         """

@@ -149,6 +149,7 @@ def test_a_wrong_setting_of_the_environment_is_named(scripts: Any) -> None:
     assert "dask-mars.retries must be a whole number of at least 0, and not 'many'" in done.stderr
 
 
+@pytest.mark.slow
 def test_whoever_changes_no_setting_loads_no_validator(scripts: Any) -> None:
     loaded = "print([name for name in ('fastjsonschema', 'dask_mars.setting_checks') if name in sys.modules])\n"
     done = scripts.run("-c", "import os; del os.environ['DASK_DASK_MARS__NUM_WORKERS']\n" + CALL + loaded)

@@ -531,6 +531,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), computation.state)
 """
 
 
+@pytest.mark.slow
 def test_a_forked_process_waits_for_nothing_of_its_parent(scripts: Any):
     done = scripts.run("-c", FORKED)
     assert (done.stdout.split(), done.returncode) == (["6", "running"], 0), done.stderr
@@ -551,6 +552,7 @@ said("end")
 """
 
 
+@pytest.mark.slow
 def test_the_end_of_the_interpreter_ends_what_goes_on(scripts: Any):
     done = scripts.run("-c", END)
     first, last = done.stdout.split()

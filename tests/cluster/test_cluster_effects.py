@@ -497,6 +497,7 @@ def test_a_shuffle_between_workers_survives_the_loss_of_an_agent(tmp_path):
         assert lost_in_the_middle(cluster, tmp_path / "sent", make) == 7140
 
 
+@pytest.mark.slow
 def test_equal_shuffles_at_the_same_time(get):
     results: list[float] = []
     threads = [

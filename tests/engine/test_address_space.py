@@ -38,6 +38,7 @@ resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]), int(sys.argv[1])))
 # -- the limit itself ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_defaults_with_8_gb_of_addresses(scripts: Scripts) -> None:
     script = scripts.write(
         "limited.py",
@@ -200,6 +201,7 @@ def test_an_arena_that_is_not_mapped_in_the_users_process(monkeypatch, number) -
     assert len(set(Path("/proc/self/fd").iterdir())) <= len(before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("new_interpreters")
 def test_workers_that_have_fewer_addresses_say_so(monkeypatch) -> None:
     class Popen(subprocess.Popen):

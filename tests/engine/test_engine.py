@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 import warnings
@@ -32,10 +33,11 @@ from dask_mars import Runtime, config
 from dask_mars.engine.worker_handle import WorkerHandle
 from dask_mars.errors import EngineStopped
 from dask_mars.protocol import channel
-from dask_mars.protocol.ambient import WORKER_ENVIRONMENT, worker_environment
+from dask_mars.protocol.ambient import WORKER_ENVIRONMENT
 from dask_mars.runtimes import _Default
 from tests.conftest import eventually, shared_runtime
-from tests.tasks import large_array, pid_after, wait_for
+from tests.constants import constants
+from tests.tasks import large_array, pid_after, pid_of, wait_for
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -120,6 +122,23 @@ def test_a_graph_without_tasks_starts_nothing(monkeypatch: pytest.MonkeyPatch) -
     assert dask_mars.get({"a": 1, "b": "a"}, ["a", "b", []]) == (1, 1, ())
     assert dask_mars.get({"a": (abs, -1)}, []) == ()
     assert default._runtime is None
+
+
+def test_threads_compute_different_graphs_at_the_same_time(runtime: Runtime) -> None:
+    pids = set(pids_of(runtime))
+
+    def compute(number: int) -> list[int]:
+        return [
+            int((da.arange(1000 + number, chunks=100) + repetition).sum().compute(scheduler=runtime.get))
+            for repetition in range(5)
+        ]
+
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(compute, range(8)))
+    for number, sums in enumerate(results):
+        size = 1000 + number
+        assert sums == [size * (size - 1) // 2 + size * repetition for repetition in range(5)]
+    assert set(runtime.engine().worker_pids()) == pids
 
 
 def test_equal_keys_of_different_graphs_are_different_tasks(get: Get) -> None:
@@ -223,6 +242,26 @@ def test_workers_end_as_processes_do(tmp_path: Path) -> None:
     assert (tmp_path / "ended").exists()
 
 
+def test_two_runtimes_at_the_same_time(runtime: Runtime, single: Runtime) -> None:
+    array = da.arange(100_000, chunks=10_000)
+    assert (array + 1).sum().compute(scheduler=single.get) == (array + 1).sum().compute(scheduler=runtime.get)
+    assert dask.delayed(pid_of)().compute(scheduler=single.get) in single.engine().worker_pids()
+    assert dask.delayed(pid_of)().compute(scheduler=runtime.get) in runtime.engine().worker_pids()
+
+
+def test_settings() -> None:
+    with dask.config.set({"dask-mars.num-workers": 5, "dask-mars.memory-limit": "3 GiB"}):
+        assert Runtime().settings.num_workers == 5
+        assert Runtime().settings.memory_limit == 3 << 30
+        assert Runtime(2).settings.num_workers == 2
+        with dask.config.set(num_workers=4):
+            assert Runtime().settings.num_workers == 4
+    assert Runtime(1, memory_limit="1 GiB").settings.memory_limit == 1 << 30
+    for wrong in ({"num_workers": -1}, {"num_workers": 0}, {"memory_limit": 0}, {"memory_limit": "much"}):
+        with pytest.raises(ValueError, match=r"\w"):
+            Runtime(**wrong)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_process_gets_an_engine_of_its_own(runtime: Runtime) -> None:
@@ -297,15 +336,27 @@ def test_workers_use_one_thread_each(monkeypatch: pytest.MonkeyPatch, get: Get) 
     assert dask.delayed(variables)(THREAD_COUNTS).compute(scheduler=get) == ["1"] * len(THREAD_COUNTS)
 
 
-def test_numbers_of_threads_that_the_user_has_set() -> None:
+def test_numbers_of_threads_that_the_user_has_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in THREAD_COUNTS:
+        monkeypatch.delenv(name, raising=False)
+    names = ["NUMBA_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"]
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "3")
+    with Runtime(1) as runtime:
+        assert dask.delayed(variables)(names).compute(scheduler=runtime.get) == ["3", "1", "1"]
+        environment = psutil.Process(runtime.engine().worker_pids()[0]).environ()
+        assert [environment[name] for name in names] == ["3", "1", "1"]
+
+
+@pytest.mark.slow
+def test_who_has_set_threads_of_all_libraries_means_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in THREAD_COUNTS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
     names = ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMBA_NUM_THREADS"]
-    for own, expected in [
-        ({"NUMBA_NUM_THREADS": "3"}, ["1", "1", "1", "3"]),
-        # Who has set threads of all libraries means each of them.
-        ({"OMP_NUM_THREADS": "3"}, ["3", None, None, "1"]),
-    ]:
-        environment = worker_environment(own)
-        assert [environment.get(name) for name in names] == expected
+    with Runtime(1) as runtime:
+        assert dask.delayed(variables)(names).compute(scheduler=runtime.get) == ["3", None, None, "1"]
+        environment = psutil.Process(runtime.engine().worker_pids()[0]).environ()
+        assert [environment.get(name) for name in names] == ["3", None, None, "1"]
 
 
 #: How a library says how many threads it uses.
@@ -332,6 +383,7 @@ def test_libraries_use_one_thread_in_each_worker(library: str, get: Get) -> None
     assert dask.delayed(threads)().compute(scheduler=get) == 1
 
 
+@pytest.mark.slow
 def test_settings_of_zarr_hold_in_workers(single: Runtime, zarr: Any) -> None:
     def settings() -> list[Any]:
         import zarr
@@ -372,6 +424,7 @@ def test_what_arrays_are_read_from_is_opened_once(single: Runtime, tmp_path: Pat
     assert (tmp_path / "openings").read_text() == "x"
 
 
+@pytest.mark.slow
 def test_limits_of_threadpoolctl_hold_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     threadpoolctl = pytest.importorskip("threadpoolctl")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
@@ -431,6 +484,17 @@ def test_what_a_task_sets_ends_with_its_computation(name: str, single: Runtime) 
 def test_errors_of_numpy_end_with_their_task(single: Runtime) -> None:
     tasks = [dask.delayed(lambda number: np.seterr(all="raise")["divide"])(number) for number in range(3)]
     assert dask.compute(*tasks, scheduler=single.get) == dask.compute(*tasks, scheduler="threads")
+
+
+def test_defaults_of_libraries_that_tasks_import(single: Runtime) -> None:
+    def default() -> Any:
+        import distributed  # noqa: F401
+
+        return dask.config.get("distributed.version")
+
+    for _ in range(2):
+        with dask.config.set({"a-name-of-ours": _}):
+            assert dask.delayed(default, pure=False)().compute(scheduler=single.get) == 2
 
 
 def test_environment_variables_come_and_go(monkeypatch: pytest.MonkeyPatch, get: Get) -> None:
@@ -493,6 +557,14 @@ def test_numpys_treatment_of_errors(get: Get) -> None:
         assert np.isinf((1 / array).compute(scheduler=get)).all()
 
 
+def test_warnings_reach_the_user(get: Get) -> None:
+    array = da.from_array(np.zeros(10), chunks=5)
+    for _ in range(2):
+        with pytest.warns(RuntimeWarning, match="divide by zero") as caught:
+            (1 / array).compute(scheduler=get)
+        assert caught[0].filename != __file__
+
+
 class OurWarning(UserWarning):
     pass
 
@@ -545,6 +617,7 @@ def print_from_threads(seconds: float) -> None:
         threading.Thread(target=go_on).start()
 
 
+@pytest.mark.slow
 def test_threads_of_tasks_may_print_while_others_run(capsys: pytest.CaptureFixture[str]) -> None:
     graph: dict[Any, Any] = {("x", number): (abs, number) for number in range(300)}
     graph["sum"] = (sum, list(graph))
@@ -554,6 +627,15 @@ def test_threads_of_tasks_may_print_while_others_run(capsys: pytest.CaptureFixtu
         while time.monotonic() < until_s:
             assert runtime.get(graph, "sum") == sum(range(300))
     capsys.readouterr()
+
+
+def test_what_tasks_print_last_is_not_lost(get: Get, capsys: pytest.CaptureFixture[str]) -> None:
+    def talk() -> None:
+        print("without end", end="")
+
+    dask.delayed(talk)().compute(scheduler=get)
+    dask.delayed(abs)(1).compute(scheduler=get)
+    assert capsys.readouterr().out == "without end"
 
 
 def test_tasks_that_print_much(get: Get, capsys: pytest.CaptureFixture[str]) -> None:
@@ -594,6 +676,15 @@ def test_nothing_to_read_on_standard_input(get: Get) -> None:
     assert dask.delayed(lambda: sys.stdin.read())().compute(scheduler=get) == ""
 
 
+def test_tasks_may_start_processes_and_threads(get: Get) -> None:
+    def work() -> tuple[str, list[int]]:
+        said = subprocess.run(["echo", "hello"], capture_output=True, text=True, check=True, timeout=10).stdout
+        with ThreadPoolExecutor(2) as pool:
+            return said, list(pool.map(abs, [-1, -2]))
+
+    assert dask.delayed(work)().compute(scheduler=get) == ("hello\n", [1, 2])
+
+
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="there is no /proc")
 def test_programs_that_tasks_start_get_no_shared_memory_and_no_sockets(get: Get) -> None:
     def work() -> str:
@@ -604,6 +695,17 @@ def test_programs_that_tasks_start_get_no_shared_memory_and_no_sockets(get: Get)
     assert "/proc/" in found
     assert "mars" not in found
     assert "socket:" not in found
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_tasks_may_fork(get: Get) -> None:
+    def work() -> int:
+        import multiprocessing
+
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            return pool.apply_async(abs, (-3,)).get(100)
+
+    assert dask.delayed(work)().compute(scheduler=get) == 3
 
 
 # -- where chunks lie -----------------------------------------------------------------------------------------
@@ -717,6 +819,23 @@ def test_a_chunk_is_freed_once_its_last_consumer_is_done(runtime: Runtime, tmp_p
     assert outcome == [1 << 20]
 
 
+@on_linux
+def test_memory_is_used_again() -> None:
+    array = da.ones(24 << 20, chunks=1 << 20).map_blocks(np.copy) + 1
+    with Runtime(num_workers=1) as runtime:
+        assert da.sum(array).compute(scheduler=runtime.get, optimize_graph=False) == 2 * array.size
+        assert arena_bytes(runtime) < array.nbytes / 2
+
+
+@on_linux
+def test_idle_workers_give_memory_back() -> None:
+    with constants(idle_trim_s=0.2), Runtime(num_workers=1) as runtime:
+        source = dask.delayed(large_array)(32)
+        assert dask.delayed(np.sum)(source).compute(scheduler=runtime.get) == 1 << 22
+        assert eventually(lambda: arena_bytes(runtime) < 1 << 20, 5)
+        assert dask.delayed(np.sum)(source).compute(scheduler=runtime.get) == 1 << 22
+
+
 #: What tasks leave behind in their worker.
 LEFT: list[Any] = []
 
@@ -736,11 +855,49 @@ def is_where_it_was(array: np.ndarray) -> bool:
     return address_of(array) == LEFT.pop()
 
 
+def kept_array(megabytes: float) -> np.ndarray:
+    """Return an array, and keep it in this worker."""
+    LEFT.append(large_array(megabytes))
+    return LEFT[-1]
+
+
+def spoil_kept(array: np.ndarray) -> tuple[float, float]:
+    """Write into the array that was kept; return what this does to it and to the chunk."""
+    kept = LEFT.pop()
+    kept[:] = -1.0
+    return kept.sum(), array.sum()
+
+
 @on_linux
 @compiled
 def test_results_are_sealed_where_they_were_computed(single: Runtime) -> None:
     for _ in range(3):
         assert dask.delayed(is_where_it_was)(dask.delayed(noted_array)(8)).compute(scheduler=single.get)
+
+
+def test_without_a_threshold_results_are_copied() -> None:
+    with constants(arena_threshold_bytes=None), Runtime(num_workers=1) as runtime:
+        moved = dask.delayed(is_where_it_was)(dask.delayed(noted_array)(8))
+        assert not moved.compute(scheduler=runtime.get)
+
+
+def test_what_a_task_keeps_of_its_result_is_its_own(single: Runtime) -> None:
+    sums = dask.delayed(spoil_kept)(dask.delayed(kept_array)(8)).compute(scheduler=single.get)
+    assert sums == (-(1 << 20), 1 << 20)
+
+
+@compiled
+def test_small_views_do_not_keep_large_results(single: Runtime, tmp_path: Path) -> None:
+    def used_after(part: np.ndarray) -> tuple[float, int]:
+        reading = np.ones(1 << 20)
+        return part.sum(), address_of(reading)
+
+    def place() -> int:
+        return address_of(np.ones(1 << 20))
+
+    before = dask.delayed(place)().compute(scheduler=single.get)
+    part = dask.delayed(lambda: np.ones(1 << 20)[5:15])()
+    assert dask.delayed(used_after)(part).compute(scheduler=single.get) == (10.0, before)
 
 
 @on_linux
@@ -791,6 +948,15 @@ def test_small_slices_do_not_keep_large_chunks(runtime: Runtime, tmp_path: Path)
         (tmp_path / "go on").touch()
         thread.join(100)
     assert outcome == [2]
+
+
+def test_slices_share_the_memory_of_their_chunk(single: Runtime) -> None:
+    source = dask.delayed(large_array)(16)
+    parts = [source[start::2] for start in range(2)]
+    before = arena_bytes(single) if sys.platform == "linux" else 0
+    assert dask.delayed(lambda *parts: sum(part.sum() for part in parts))(*parts).compute(scheduler=single.get)
+    if sys.platform == "linux":
+        assert arena_bytes(single) - before < 1.1 * (1 << 24)
 
 
 kept: list[np.ndarray] = []
@@ -893,3 +1059,25 @@ def test_what_waits_behind_a_slow_task_goes_to_an_idle_worker(tmp_path: Path) ->
         graph = {("step", number): (step, number) for number in range(400)}
         pids = runtime.get(graph, list(graph))
     assert pids[3] != pids[4]
+
+
+@pytest.mark.slow
+def test_a_script_in_which_a_child_of_fork_computes(scripts: Any) -> None:
+    script = scripts.write(
+        "forks.py",
+        textwrap.dedent(
+            """
+            import os, warnings
+            import dask.array as da, dask_mars
+            warnings.simplefilter("ignore")
+            array = da.arange(1000, chunks=100)
+            print(array.sum().compute(scheduler=dask_mars.get), flush=True)
+            child = os.fork()
+            print(array.max().compute(scheduler=dask_mars.get), flush=True)
+            if child:
+                print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+            """
+        ),
+    )
+    done = scripts.run(str(script))
+    assert (done.stdout.split(), done.stderr, done.returncode) == (["499500", "999", "999", "0"], "", 0)

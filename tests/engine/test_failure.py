@@ -32,6 +32,7 @@ from dask.callbacks import Callback
 from dask.utils import SerializableLock
 
 from dask_mars import Runtime
+from dask_mars.diagnostics import decode_subtask_id
 from dask_mars.engine.receiver import ProtocolError
 from dask_mars.errors import (
     MemoryLimitTooLow,
@@ -45,6 +46,7 @@ from dask_mars.errors import (
 from dask_mars.protocol import channel
 from dask_mars.protocol.messages import Failed, Finished, Restored, Returned, Unretained, as_plain
 from tests.conftest import LEAST_LIMIT, eventually, limit_with_room
+from tests.constants import constants
 from tests.tasks import die_first, fail_first, large_array, note, noted, notes, pid_of, wait_for
 
 # Under a limit that hangs on what this process takes already, the largest takes 20 s on a busy machine.
@@ -63,6 +65,14 @@ class OurError(Exception):
         super().__init__(f"code {code}")
         self.code = code
         self.hint = hint
+
+
+class LockedError(Exception):
+    """An exception that cannot be pickled."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.lock = threading.Lock()
 
 
 def deepest(value: Any) -> Any:
@@ -93,6 +103,14 @@ def test_notes_name_the_task_and_its_layer(get: Get) -> None:
     assert re.search(r"task \('exploding', [01]\) \[[0-9a-f]{24}\] of layer 'exploding'", notes)
 
 
+def test_ids_in_notes_say_how_deep_the_task_is(get: Get) -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        get({"a": (abs, -1), "b": (abs, "a"), "c": (divmod, "b", 0)}, ["a", "b", "c"])
+    (found,) = re.findall(r"task 'c' \[([0-9a-f]{24})\] of layer 'c'", "\n".join(caught.value.__notes__))
+    said = decode_subtask_id(bytes.fromhex(found))
+    assert (said.stage, said.number) == (2, 2)
+
+
 def test_log_names_what_a_worker_ran_by_its_id(
     tmp_path: Path, runtime: Runtime, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -100,6 +118,14 @@ def test_log_names_what_a_worker_ran_by_its_id(
     deadly = dask.delayed(die_first)(tmp_path / "deaths", 1, "alive", dask_key_name="deadly")
     assert deadly.compute(scheduler=runtime.get) == "alive"
     assert re.search(r"SIGKILL\) while it ran 'deadly' \[[0-9a-f]{24}\]", caplog.text)
+
+
+def test_log_names_what_only_the_users_process_can_run_by_its_id(
+    get: Get, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="dask_mars")
+    dask.delayed(threading.Lock)(dask_key_name="lock").compute(scheduler=get)
+    assert re.search(r"'lock' \[[0-9a-f]{24}\] runs in the user's process: it is client_only", caplog.text)
 
 
 def test_exceptions_of_tasks_in_the_users_process(get: Get) -> None:
@@ -125,6 +151,49 @@ def test_the_chain_of_an_exception(get: Get) -> None:
     assert caught.value.hint == "look"
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert frames_of(caught.value.__cause__)[-1] == "deepest"
+
+
+def test_exceptions_that_cannot_be_pickled(get: Get) -> None:
+    def fail() -> None:
+        raise LockedError("locked")
+
+    with pytest.raises(LockedError, match="locked") as caught:
+        dask.delayed(fail)().compute(scheduler=get)
+    assert frames_of(caught.value)[-1] == "fail"
+
+
+def test_exceptions_that_are_nothing_but_trouble(get: Get) -> None:
+    class Trouble(Exception):
+        def __reduce__(self) -> Any:
+            raise RuntimeError("no pickle of me")
+
+        def __str__(self) -> str:
+            raise RuntimeError("no words either")
+
+    def fail() -> None:
+        raise Trouble
+
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        dask.delayed(fail)().compute(scheduler=get)
+    assert "Trouble" in (type(caught.value).__name__ + "".join(map(str, caught.value.args)))
+
+
+def test_exceptions_with_large_arrays(get: Get) -> None:
+    def fail() -> None:
+        raise ValueError(np.arange(1 << 20))
+
+    with pytest.raises(ValueError, match="0") as caught:
+        dask.delayed(fail)().compute(scheduler=get)
+    np.testing.assert_array_equal(caught.value.args[0], np.arange(1 << 20))
+
+
+def test_groups_of_exceptions(get: Get) -> None:
+    def fail() -> None:
+        raise ExceptionGroup("several", [ValueError(1), OSError("two")])
+
+    with pytest.raises(ExceptionGroup) as caught:
+        dask.delayed(fail)().compute(scheduler=get)
+    assert [type(error) for error in caught.value.exceptions] == [ValueError, OSError]
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])
@@ -221,6 +290,32 @@ def test_a_killed_worker_is_replaced_and_nothing_computed_is_lost(tmp_path: Path
     assert not psutil.pid_exists(dead)
 
 
+@pytest.mark.slow
+def test_chunks_of_a_dead_worker_are_not_overwritten(tmp_path: Path) -> None:
+    with Runtime(num_workers=1) as runtime:
+        kept = dask.delayed(large_array)(1, 7.0)
+        deadly = dask.delayed(lambda value: die_first(tmp_path / "deaths", 1, value[0]))(kept)
+        more = [dask.delayed(lambda _, n: large_array(1, n))(deadly, number) for number in range(6)]
+        count = dask.delayed(lambda *values: len({float(value[-1]) for value in values}))(*more)
+        last = dask.delayed(lambda kept, count: (float(kept.min()), float(kept.max()), count))(kept, count)
+        assert last.compute(scheduler=runtime.get) == (7.0, 7.0, 6)
+        assert eventually(lambda: not runtime.engine()._blocks.counts)
+
+
+@pytest.mark.slow
+def test_the_allowed_number_of_deaths(tmp_path: Path) -> None:
+    def crash() -> None:
+        note(tmp_path / "deaths")
+        os._exit(7)
+
+    with constants(allowed_worker_losses=0), Runtime(num_workers=1) as runtime:
+        with pytest.raises(WorkerDied) as caught:
+            dask.delayed(crash)().compute(scheduler=runtime.get)
+        assert caught.value.exit_code == 7
+        assert caught.value.attempts == len(notes(tmp_path / "deaths")) == 1
+        assert delayed_sum(runtime.get) == 3
+
+
 def test_workers_killed_while_they_do_nothing(runtime: Runtime) -> None:
     engine = runtime.engine()
     before = set(engine.worker_pids())
@@ -229,6 +324,21 @@ def test_workers_killed_while_they_do_nothing(runtime: Runtime) -> None:
     assert delayed_sum(runtime.get) == 3
     assert eventually(lambda: len(set(engine.worker_pids()) - before) == 2, 10)
     assert da.ones(100, chunks=10).sum().compute(scheduler=runtime.get) == 100
+
+
+def test_other_computations_go_on_when_a_worker_dies(tmp_path: Path, runtime: Runtime) -> None:
+    results: list[int] = []
+
+    def compute() -> None:
+        for _ in range(10):
+            values = [dask.delayed(lambda n: (time.sleep(0.01), n)[1])(number) for number in range(6)]
+            results.append(sum(dask.compute(*values, scheduler=runtime.get)))
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    assert dask.delayed(die_first)(tmp_path / "deaths", 1, "alive").compute(scheduler=runtime.get) == "alive"
+    thread.join(100)
+    assert results == [15] * 10
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -376,6 +486,7 @@ def make_program(path: Path, line: str) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_workers_that_end_before_they_are_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with dask.config.set({"dask-mars.start-in-threads": False}):
         runtime = Runtime(num_workers=1)
@@ -626,6 +737,17 @@ def test_an_interrupt_that_nobody_handles(scripts: Any) -> None:
 # -- tasks that cannot travel ---------------------------------------------------------------------------------
 
 
+def test_tasks_with_a_lock_run_in_the_users_process(get: Get) -> None:
+    lock = threading.Lock()
+
+    def work(lock: Any, number: int) -> tuple[int, int]:
+        with lock:
+            return os.getpid(), number
+
+    values = [dask.delayed(work)(lock, number) for number in range(5)]
+    assert dask.compute(*values, scheduler=get) == tuple((os.getpid(), number) for number in range(5))
+
+
 def test_only_what_cannot_travel_runs_in_the_users_process(get: Get) -> None:
     lock = threading.Lock()
     first = dask.delayed(pid_of)(1)
@@ -635,6 +757,19 @@ def test_only_what_cannot_travel_runs_in_the_users_process(get: Get) -> None:
     assert first_pid != os.getpid()
     assert second_pid == os.getpid()
     assert third_pid != os.getpid()
+
+
+def test_functions_that_hold_what_cannot_travel(get: Get) -> None:
+    lock = threading.Lock()
+    array = da.ones(100, chunks=10).map_blocks(lambda block: block + lock.locked(), dtype=float)
+    assert array.sum().compute(scheduler=get) == 100
+
+
+def test_open_files(tmp_path: Path, get: Get) -> None:
+    with open(tmp_path / "log.txt", "w+") as file:
+        dask.compute([dask.delayed(file.write)(f"{number}\n") for number in range(5)], scheduler=get)
+        file.seek(0)
+        assert sorted(file) == [f"{number}\n" for number in range(5)]
 
 
 def test_results_that_cannot_travel(get: Get) -> None:
@@ -771,6 +906,16 @@ def test_store(kind: str, lock: Any, tmp_path: Path, request: pytest.FixtureRequ
     np.testing.assert_array_equal(target[:], np.arange(1.0, 40_001).reshape(SHAPE))
 
 
+@pytest.mark.parametrize("kind", ["own", "h5py", "zarr in a directory"])
+def test_store_and_return(kind: str, tmp_path: Path, request: pytest.FixtureRequest, get: Get, zarr: Any) -> None:
+    target = make_target(kind, tmp_path, request)
+    array = da.arange(40_000, chunks=10_000, dtype="f8").reshape(SHAPE)
+    stored = da.store(array + 1, target, return_stored=True, scheduler=get)
+    expected = np.arange(1.0, 40_001).reshape(SHAPE)
+    np.testing.assert_array_equal(target[:], expected)
+    np.testing.assert_array_equal((stored * 2).compute(scheduler=get), expected * 2)
+
+
 def test_store_and_load(tmp_path: Path, request: pytest.FixtureRequest, get: Get) -> None:
     array = da.ones(SHAPE, chunks=(10, 1000))
     persisted = []
@@ -795,6 +940,25 @@ def test_store_many_blocks_into_regions_of_several_targets(get: Get) -> None:
     assert targets[0].sum() == pytest.approx(expected.sum())
 
 
+@pytest.mark.parametrize(("size", "optimize_graph"), [(100, True), (100_000, False)])
+def test_store_in_one_chain_of_fused_tasks(size: int, optimize_graph: bool, get: Get) -> None:
+    target = np.zeros(size)
+    array = (da.ones(size, chunks=size // 10).map_blocks(np.copy) + 1) * 2
+    da.store(array[::-1] - 1, target, scheduler=get, optimize_graph=optimize_graph)
+    assert (target == 3).all()
+
+
+def test_to_hdf5_and_back(tmp_path: Path, get: Get) -> None:
+    h5py = pytest.importorskip("h5py")
+    array = da.arange(40_000, chunks=7000, dtype="f8")
+    with dask.config.set(scheduler=get):
+        da.to_hdf5(tmp_path / "x.h5", "/x", array)
+        with h5py.File(tmp_path / "x.h5") as file:
+            back = da.from_array(file["x"], chunks=9000)
+            np.testing.assert_array_equal(back.compute(), np.arange(40_000.0))
+            assert back.sum().compute() == array.sum().compute()
+
+
 def read_part(path: Path, start: int) -> np.ndarray:
     with pytest.importorskip("h5py").File(path, "r") as file:
         return file["x"][start : start + 1000]
@@ -808,6 +972,13 @@ def test_a_file_that_the_user_writes_is_read_in_the_users_process(tmp_path: Path
         # The file is locked, and what was written may not be there yet.
         found = dask.compute(*parts, scheduler=get)
     np.testing.assert_array_equal(np.concatenate(found), np.arange(5000.0))
+
+
+def test_the_lock_of_store_holds_across_processes(tmp_path: Path, zarr: Any, get: Get) -> None:
+    target = zarr.create_array(store=str(tmp_path / "x.zarr"), shape=(2000,), chunks=(1000,), dtype="f8")
+    # Every block of Dask shares its chunk of Zarr with 24 others, which read, change and write it all the time.
+    da.store(da.arange(2000, chunks=40, dtype="f8") + 1, target, lock=True, scheduler=get)
+    np.testing.assert_array_equal(target[:], np.arange(1.0, 2001))
 
 
 def count_up(path: Path, lock: Any, times: int = 1) -> int:
@@ -893,6 +1064,13 @@ def test_a_store_that_is_too_small() -> None:
         assert delayed_sum(runtime.get) == 3
 
 
+def test_a_graph_that_fits_if_it_runs_in_a_good_order(small: Runtime, written: list[str]) -> None:
+    sums = [dask.delayed(np.sum)(dask.delayed(large_array)(1, number)) for number in range(40)]
+    assert dask.compute(*sums, scheduler=small.get)[1] == 1 << 17
+    assert not written
+
+
+@pytest.mark.slow
 def test_an_array_of_the_user_that_does_not_fit() -> None:
     with Runtime(num_workers=1, memory_limit=LEAST_LIMIT) as runtime:
         mine = np.ones(1 << 25)

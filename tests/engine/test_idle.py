@@ -8,6 +8,7 @@ import logging
 import os
 import random
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -262,6 +263,7 @@ def end_slowly(path: Path, seconds: float) -> None:
     atexit.register(at_exit)
 
 
+@pytest.mark.slow
 def test_a_computation_waits_for_workers_that_are_ending(brief, tmp_path):
     engine = brief.engine()
     for number in range(1, 3):
@@ -321,3 +323,29 @@ def test_a_runtime_without_workers_can_be_closed(brief, tmp_path, is_slow):
     assert brief.explain() == "no workers are running"
     assert not engine._thread.is_alive()
     del persisted
+
+
+@pytest.mark.slow
+def test_nothing_is_left_when_a_process_without_workers_is_killed(scripts):
+    script = scripts.write(
+        "killed.py",
+        textwrap.dedent(
+            """
+            import time
+            import dask, dask_mars
+            import dask.array as da
+            dask.config.set({"dask-mars.idle-timeout": "20 ms"})
+            runtime = dask_mars.Runtime(2)
+            array = da.ones(10**6, chunks=10**5).persist(scheduler=runtime.get)
+            while runtime.engine().worker_pids():
+                time.sleep(0.01)
+            print("ended", flush=True)
+            time.sleep(60)
+            """
+        ),
+    )
+    with scripts.start(str(script)) as process:
+        assert process.stdout.readline() == "ended\n"
+        process.kill()
+        process.wait(100)
+        assert eventually(lambda: not scripts.left(), 3)

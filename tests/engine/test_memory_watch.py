@@ -264,6 +264,7 @@ def test_what_is_not_to_be_begun_twice_is_not_tried_again(limited, tmp_path, mon
     assert len(notes(tmp_path / "begun")) == 1
 
 
+@pytest.mark.slow
 @needs_proc
 def test_what_tasks_leave_behind_goes_with_their_worker(limited):
     tasks = [dask.delayed(keep)(70 * MIB, number) for number in range(8)]
@@ -304,6 +305,7 @@ def test_a_paused_worker_goes_on_when_there_is_room(large, paused, tmp_path):
     assert other.result(100) == large // MIB
 
 
+@pytest.mark.slow
 @needs_proc
 def test_a_computation_is_cancelled_while_its_worker_is_paused(paused):
     other, pid = paused

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import dask.array as da
 import numpy as np
 import pytest
 
@@ -129,6 +130,12 @@ def test_results_of_unknown_size_go_to_disk(limited):
     total = dask.delayed(sum)([*sums, dask.delayed(lambda *arrays: float(len(arrays)))(*sums)])
     expected = sum(range(8)) * (50 * MIB // 8) + 8
     assert total.compute(scheduler=limited.get) == expected
+
+
+@pytest.mark.slow
+def test_arrays_larger_than_the_limit(limited):
+    x = da.ones((200, MIB), chunks=(10, MIB))
+    assert (x - x.mean()).std().compute(scheduler=limited.get) == 0
 
 
 def grow(path: str, go_on: str, mib: int) -> int:
@@ -255,6 +262,17 @@ def test_a_large_process_of_the_user_leaves_no_more_than_there_is():
         assert caught.value.granted_bytes < 2 * ROOM_BYTES
         assert runtime.engine().worker_pids() == pids
     assert own[-1] == 1
+
+
+@COUNTED
+def test_a_task_that_can_do_with_fewer_objects_goes_on(limited):
+    def choose() -> int:
+        try:
+            return len(bytes(10**10))
+        except MemoryError:
+            return len(bytes(10**3))
+
+    assert dask.delayed(choose)().compute(scheduler=limited.get) == 1000
 
 
 def test_nothing_is_left_reserved(limited):

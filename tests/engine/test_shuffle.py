@@ -9,6 +9,7 @@ import dask
 import dask.bag as db
 import numpy as np
 import pytest
+from dask.callbacks import Callback
 
 from dask_mars import Runtime
 from dask_mars.diagnostics import Listener, add_listener, remove_listener
@@ -69,6 +70,12 @@ def test_there_are_as_many_operands_as_partitions_before_and_after():
     assert not any("barrier" in name or "partd" in name for name in names)
 
 
+def test_bags_too():
+    names = operands_of(db.from_sequence(range(20), npartitions=4).groupby(lambda item: item % 3, npartitions=2))
+    assert names.count("map_bag") == 4
+    assert sum("reduce_bag" in name for name in names) == 2
+
+
 def test_the_users_choice_stays():
     shuffled = dd.from_pandas(frame(), npartitions=5).shuffle("key", shuffle_method="tasks")
     assert any("shuffle_group" in name for name in operands_of(shuffled))
@@ -94,9 +101,12 @@ def test_several_in_one_graph():
 
 SHUFFLES: dict[str, Callable[[Any], Any]] = {
     "shuffle": lambda frame: frame.shuffle("key"),
+    "fewer": lambda frame: frame.shuffle("key", npartitions=2),
     "more": lambda frame: frame.shuffle("key", npartitions=11),
+    "by text": lambda frame: frame.shuffle("text"),
     "by several": lambda frame: frame.shuffle(["small", "category"]),
     "by index": lambda frame: frame.shuffle(on_index=True),
+    "set_index": lambda frame: frame.set_index("x"),
     "set_index of moments": lambda frame: frame.set_index("moment", npartitions=3),
     "sort_values": lambda frame: frame.sort_values("text"),
     "apply": lambda frame: frame.groupby("key").apply(
@@ -106,6 +116,7 @@ SHUFFLES: dict[str, Callable[[Any], Any]] = {
         frame[["key", "x"]].rename(columns={"x": "other"}), on="key", broadcast=False, shuffle_method="disk"
     ),
     "some partitions": lambda frame: frame.shuffle("key", npartitions=6).partitions[[1, 4]],
+    "a column": lambda frame: frame.shuffle("key").x,
     "twice": lambda frame: frame.shuffle("key").shuffle("small"),
     "nothing left": lambda frame: frame[frame.x < 0].shuffle("key"),
 }
@@ -126,6 +137,13 @@ def test_results_are_those_of_threads(get, name):
     (pd.testing.assert_frame_equal if found.ndim == 2 else pd.testing.assert_series_equal)(found, expected)
 
 
+def test_partitions_are_those_of_threads(get):
+    collection = dd.from_pandas(frame(), npartitions=4, sort=False).shuffle("key", npartitions=6)
+    expected = dask.compute(*collection.to_delayed(), scheduler="threads")
+    for found, theirs in zip(dask.compute(*collection.to_delayed(), scheduler=get), expected, strict=True):
+        pd.testing.assert_frame_equal(sorted_by_all(found), sorted_by_all(theirs))
+
+
 def test_rows_come_in_the_order_of_the_partitions(get):
     collection = dd.from_pandas(frame().reset_index(drop=True), npartitions=5).shuffle("key", npartitions=3)
     for part in dask.compute(*collection.to_delayed(), scheduler=get):
@@ -140,6 +158,25 @@ def test_groups_of_bags_are_those_of_threads(get):
         key: list(range(key, 300, 7)) for key in range(7)
     }
     assert sorted(key for key, _ in found) == sorted(key for key, _ in groups.compute(scheduler="threads"))
+
+
+def test_callbacks_see_a_whole_computation(get):
+    seen: dict[str, int] = {}
+
+    class Count(Callback):
+        def _start_state(self, dsk: Any, state: Any) -> None:
+            seen["before"] = sum(len(state[kind]) for kind in ("ready", "waiting"))
+
+        def _posttask(self, *_: Any) -> None:
+            seen["done"] = seen.get("done", 0) + 1
+
+        def _finish(self, dsk: Any, state: Any, failed: bool) -> None:
+            seen["after"] = sum(len(state[kind]) for kind in ("ready", "waiting", "running"))
+
+    with Count():
+        dd.from_pandas(frame(), npartitions=3).shuffle("key").compute(scheduler=get)
+    assert seen["done"] >= seen["before"] > 0
+    assert seen["after"] == 0
 
 
 # -- kinds of parts -------------------------------------------------------------------------------------------
@@ -206,6 +243,7 @@ def made(number: int, rows: int) -> Any:
     return pd.DataFrame({"key": rng.integers(0, 1000, rows), "x": rng.random(rows), "y": rng.random(rows)})
 
 
+@pytest.mark.slow
 def test_more_than_the_store_holds(tmp_path):
     rows = MIB // 24
     collection = dd.from_map(made, range(24), rows=rows, meta=made(0, 1)).shuffle("key")

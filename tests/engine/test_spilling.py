@@ -7,6 +7,7 @@ import signal
 import sys
 import textwrap
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -69,6 +70,17 @@ def test_results_are_those_of_threads(name, small, written, spilled):
     if name in ("centred", "whole"):
         assert written
     assert files(spilled) == []
+
+
+@pytest.mark.slow
+def test_dataframes_go_to_disk(small, written):
+    pd = pytest.importorskip("pandas")
+    dd = pytest.importorskip("dask.dataframe")
+    frame = pd.DataFrame({"a": np.arange(1_000_000.0), "b": np.arange(1_000_000) % 7})
+    lazy = dd.from_map(lambda number: frame.iloc[number * 100_000 : (number + 1) * 100_000].copy(), range(10))
+    total = (lazy.a - lazy.a.mean()).std()
+    assert total.compute(scheduler=small.get) == pytest.approx(frame.a.std())
+    assert written
 
 
 def test_objects_of_many_buffers_and_large_headers(small, written):
@@ -229,6 +241,24 @@ def test_a_full_disk_is_an_error_with_its_path_and_sizes(small, monkeypatch, spi
     assert files(spilled) == []
     # What fits is computed as before.
     assert da.ones(1000, chunks=100).sum().compute(scheduler=small.get) == 1000
+
+
+def test_workers_that_are_killed_lose_nothing(small, written):
+    def kill_once(block: np.ndarray, block_id: Any = None) -> np.ndarray:
+        marker = Path(os.environ["DASK_MARS_TEST_MARKER"])
+        if block_id == (1, 1) and not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return block
+
+    x = values()
+    y = (x - x.mean()).map_blocks(kill_once, dtype=float).std()
+    assert y.compute(scheduler=small.get) == pytest.approx(x.std().compute(scheduler="threads"))
+
+
+@pytest.fixture(autouse=True)
+def marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DASK_MARS_TEST_MARKER", str(tmp_path / "killed"))
 
 
 def test_errors_and_cancelling_leave_no_files(small, spilled):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import functools
 import operator
 import os
 import textwrap
@@ -161,6 +162,19 @@ def test_processes_read_what_threads_have_made(runtime: Runtime) -> None:
     np.testing.assert_array_equal(persisted.compute(scheduler=runtime.get), expected)
 
 
+def test_processes_take_over_in_the_middle(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(startup, "_SMALL_S", 1000)
+    monkeypatch.setattr(startup, "_LOCKED_PATIENCE_S", 0.05)
+    monkeypatch.setattr(startup, "_STARTS", 0)
+    x = da.random.default_rng(5).random((3000, 3000), chunks=100)
+    expected = float(x.std().compute(scheduler="threads"))
+    deadline = time.monotonic() + 200
+    while threads() or not runtime.engine().worker_pids():
+        assert float(x.std().compute(scheduler=runtime.get)) == pytest.approx(expected, rel=1e-12)
+        assert time.monotonic() < deadline
+    assert len(runtime.engine().worker_pids()) == 2
+
+
 # -- arrays of the user's ---------------------------------------------------------------------------------------
 
 
@@ -234,6 +248,7 @@ def test_a_task_that_writes_into_the_users_array_does_so(runtime: Runtime, writa
     assert array[0, 5] == 7.0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tests_are_a_library")
 def test_processes_that_take_over_get_copies_of_the_users_arrays(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
@@ -440,6 +455,7 @@ def test_after_idleness_threads_compute_first_again() -> None:
         assert engine.worker_pids() == []
 
 
+@pytest.mark.slow
 def test_the_interpreter_may_end_meanwhile(scripts: Any) -> None:
     script = scripts.write(
         "ends.py",
@@ -483,3 +499,22 @@ def test_a_forked_process_computes_on_its_own(runtime: Runtime) -> None:
         os.close(reader)
         os.waitpid(pid, 0)
     np.testing.assert_array_equal(random_means().compute(scheduler=runtime.get), expected)
+
+
+def test_many_small_computations_side_by_side(runtime: Runtime) -> None:
+    results: dict[int, float] = {}
+
+    def compute(seed: int) -> None:
+        x = da.random.default_rng(seed).random(1000, chunks=100)
+        products = functools.reduce(lambda left, right: left + right, [x * number for number in range(5)])
+        results[seed] = float(products.sum().compute(scheduler=runtime.get))
+
+    pool = [threading.Thread(target=compute, args=(seed,)) for seed in range(12)]
+    for worker in pool:
+        worker.start()
+    for worker in pool:
+        worker.join()
+    for seed, found in results.items():
+        x = da.random.default_rng(seed).random(1000, chunks=100)
+        assert found == pytest.approx(10 * float(x.sum().compute(scheduler="sync")))
+    assert len(results) == 12

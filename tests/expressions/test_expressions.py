@@ -453,6 +453,7 @@ with dask_mars.Runtime(1) as runtime:
 """
 
 
+@pytest.mark.slow
 def test_all_works_without_numexpr(scripts: Scripts) -> None:
     # It stands in the way of the installed one, in workers as well.
     scripts.write("numexpr.py", "raise ImportError('it is not installed')\n")

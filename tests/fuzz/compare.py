@@ -22,7 +22,7 @@ def _default_fills() -> set[str]:
 
 _DEFAULT_FILLS = _default_fills()
 #: Relative errors that sums in another order may have, by the bytes of a real number.
-TOLERANCES = {2: 3e-2, 4: 1e-3, 8: 1e-8, 16: 1e-8}
+TOLERANCES = {2: 3e-2, 4: 2e-4, 8: 1e-9, 16: 1e-9}
 
 
 def difference(ours: Any, expected: Any, rounded: bool = False) -> str:

@@ -264,6 +264,7 @@ def test_rows_of_workers_and_of_tasks_at_the_same_time(path: Path):
 # -- the file ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_that_was_killed_lacks_only_the_bracket(scripts: Any, path: Path):
     script = scripts.write(
         "killed.py",

@@ -374,6 +374,7 @@ def test_what_cannot_be_drawn_is_refused(tmp_path, monkeypatch):
         dask_mars.visualize(one)
 
 
+@pytest.mark.slow
 def test_only_those_who_draw_load_the_code_for_it(scripts):
     script = """
 import sys, dask_mars

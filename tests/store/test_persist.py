@@ -697,6 +697,7 @@ da.kept = persisted
 """
 
 
+@pytest.mark.slow
 def test_blocks_in_graphs_of_array_expressions_are_data_until_the_interpreter_ends(scripts):
     done = scripts.run(str(scripts.write("expressions.py", WITH_ARRAY_EXPRESSIONS)))
     assert (done.stderr, done.stdout, done.returncode) == ("", "equal\n", 0)
