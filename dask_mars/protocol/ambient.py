@@ -234,6 +234,13 @@ def _set_fsspec(module: Any, conf: dict[str, Any]) -> None:
     module.conf.update(conf)
 
 
+def _set_printing(module: Any, options: dict[str, Any] | None) -> None:
+    if options is not None:
+        module._format_options.update(options)
+        # This tells NumPy's C code of the legacy mode, and would reset the formatter.
+        module.set_printoptions(formatter=options["formatter"])
+
+
 def _xarray_options(module: Any) -> Any:
     try:
         # The public function takes thirty times as long.
@@ -344,6 +351,13 @@ SETTINGS = (
     _donfig("zarr"),
     _donfig("satpy"),
     _donfig("pyresample"),
+    # Newer releases have a context variable in its place, which is sent with the others.
+    Setting(
+        "NumPy's printing before 2.1",
+        lambda module: getattr(module, "_format_options", None),
+        _set_printing,
+        "numpy._core.arrayprint",
+    ),
     Setting("xarray's options", _xarray_options, _set_xarray_options, "xarray"),
     Setting("pandas' options", _pandas_options, _set_pandas_options, "pandas"),
     Setting(
