@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+
+from dask_mars.locking import Lock
 
 #: New objects between collections, as a share of a graph's chunks.
 _SHARE = 1 / 20
@@ -24,7 +25,7 @@ class _RaisedThreshold:
     """The collector's threshold during computations, which may be concurrent."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         #: The running computations.
         self._computing: set[object] = set()
         #: The user's threshold, and ours.
@@ -51,7 +52,7 @@ class _RaisedThreshold:
 
     def forget(self) -> None:
         """Reset in a forked process: no computation goes on, and a thread of the parent may have held the lock."""
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._computing.clear()
         self.end(None)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from dask_mars import config, process_role
 from dask_mars.client.records import Records
 from dask_mars.client.request import Backend, InlineBackend, Options, Request, checkpoint_settings, persist_with
 from dask_mars.client.runtime import Runtime, local_backend
+from dask_mars.locking import Lock
 
 if TYPE_CHECKING:
     from dask_mars.client.handles import Computation
@@ -26,7 +26,7 @@ class _Default:
     """The runtimes behind `dask_mars.get`."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._records = Records()
         self._runtime: Runtime | None = None
         #: A second runtime, for calls that request more workers than the default has.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -15,6 +14,7 @@ from dask.utils import parse_timedelta
 from dask_mars import config
 from dask_mars.checkpointing.directory import ComputationDirectory, directory_of
 from dask_mars.errors import CheckpointInUse
+from dask_mars.locking import Lock
 
 
 class Block:
@@ -22,7 +22,7 @@ class Block:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._finished: dict[str, ComputationDirectory] = {}
         self._depth = 0
         #: Whether it has ended without an exception, so that its files are removed.
@@ -59,14 +59,14 @@ class Block:
             return not self.is_closed
 
 
-_lock = threading.Lock()
+_lock = Lock()
 _blocks: dict[Path, Block] = {}
 
 
 def _forget_after_fork() -> None:
     """Forget the blocks of the parent in a forked process."""
     global _lock
-    _lock = threading.Lock()
+    _lock = Lock()
     _blocks.clear()
 
 

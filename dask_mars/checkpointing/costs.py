@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from dask_mars.checkpointing.journal import Saved, encoded
 from dask_mars.checkpointing.policy import ASSUMED, Costs
+from dask_mars.locking import Lock
 from dask_mars.store.codec import lz4_codec
 from dask_mars.store.spill_files import SpillFiles
 
@@ -104,7 +104,7 @@ class Budget:
         self._limit_bytes = limit_bytes
         self._count_used = used_bytes
         self._used_bytes: int | None = None
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def take(self, size_bytes: int) -> bool:
         """Take some bytes; return False if too few are left."""

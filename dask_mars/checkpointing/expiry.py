@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import NamedTuple
 
 from dask_mars.checkpointing.directory import ComputationDirectory, computations
 from dask_mars.errors import CheckpointError
+from dask_mars.locking import Lock
 
 #: Age below which a checkpoint is not removed for space, in seconds: its block may still run.
 FRESH_S = 86_400.0
@@ -78,7 +78,7 @@ def _described(directory: ComputationDirectory, size_bytes: int) -> Unused:
     )
 
 
-_lock = threading.Lock()
+_lock = Lock()
 _looked_s: dict[Path, float] = {}
 
 
@@ -95,7 +95,7 @@ def tidy_now_and_then(root: Path, age_s: float | None, limit_bytes: int | None) 
 
 def _forget_after_fork() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = Lock()
     _looked_s.clear()
 
 

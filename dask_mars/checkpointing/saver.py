@@ -23,6 +23,7 @@ from dask_mars.checkpointing.journal import Begun, FileProof, Journal, Record, S
 from dask_mars.checkpointing.policy import SavingPolicy
 from dask_mars.errors import SpillError
 from dask_mars.graph.chunks import ChunkGraph
+from dask_mars.locking import Lock
 from dask_mars.protocol.object_ref import (
     SPILLED,
     ObjectRef,
@@ -164,7 +165,7 @@ class ChunkSaver:
         self._thread: threading.Thread | None = None
         self._backlog_bytes = 0
         #: Prevents additions to the queue after its end.
-        self._end_lock = threading.Lock()
+        self._end_lock = Lock()
         self._ending = threading.Event()
         self._is_stopped = False
         self._has_failed = False

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from dask_mars.client.records import Record
 from dask_mars.errors import EngineStopped
+from dask_mars.locking import Lock
 
 #: Most computations at a time; others wait. Each holds its graph, and all share the same workers.
 _MOST_AT_ONCE = 16
@@ -30,7 +31,7 @@ class Background:
     """Calls functions in threads, first come, first served."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._jobs: deque[_Job] = deque()
         self._threads: set[threading.Thread] = set()
         self._records: set[Record] = set()

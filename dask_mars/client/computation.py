@@ -10,7 +10,6 @@ import os
 import pickle
 import queue
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -26,6 +25,7 @@ from dask_mars.engine.graph_run import GraphRun, Saver
 from dask_mars.errors import ResourcesMissing
 from dask_mars.graph.callables import attribute
 from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes, Operand
+from dask_mars.locking import Lock
 from dask_mars.optimize.known import appends, temporaries_of
 from dask_mars.optimize.library_code import FRAMES, library_modules
 from dask_mars.protocol import tracebacks
@@ -91,7 +91,7 @@ class GraphComputation:
         self._pool_size = num_workers or engine.settings.num_workers
         self._plan = self._planned(num_workers, engine.settings.retries if retries is None else int(retries))
         #: Guards the two below: reporting a chunk and removing it there must be atomic.
-        self._lock = threading.Lock()
+        self._lock = Lock()
         #: Chunks that threads of the pool are computing and have not reported.
         self._computed_in_client: set[int] = set()
         #: Whether threads of the pool must not begin another chunk.

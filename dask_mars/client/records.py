@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import threading
 import time
 import traceback
 import uuid
@@ -19,6 +18,7 @@ from typing import TypedDict
 
 from dask_mars.client.task_output import OutputLine, TaskOutput
 from dask_mars.errors import Cancelled
+from dask_mars.locking import Lock
 from dask_mars.observe.counts import ChunkCounts, LayerCounts, Source
 
 QUEUED, PREPARING, RUNNING = "queued", "preparing", "running"
@@ -96,7 +96,7 @@ class Record:
         self._is_given_up = False
         self._stop: Callable[[], bool] | None = None
         #: Makes the start of the run, and a cancellation before it, atomic; held for a few assignments only.
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._leave: Callable[[Exception], None] | None = None
         self._on_end: Callable[[Record], None] | None = None
 
@@ -165,7 +165,7 @@ class Record:
 
     def abandon(self, error: Exception) -> None:
         """Mark the computation as failed in a forked process, whatever other threads were doing to it."""
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._source = self._stop = self._leave = self._on_end = None
         self.state, self.ended_s, self.failure = FAILED, time.time(), FailureText(error)
 

@@ -18,6 +18,7 @@ from dask_mars.client.records import Records
 from dask_mars.client.request import Backend, InlineBackend, Options, Request, checkpoint_settings, persist_with
 from dask_mars.errors import EngineStopped
 from dask_mars.graph.chunks import refuse_unhashable
+from dask_mars.locking import Lock
 
 if TYPE_CHECKING:
     from dask_mars.client.handles import Computation
@@ -82,7 +83,7 @@ class Runtime(Observed):
         self.records = Records()
         self._engine: Engine | None = None
         self._closed = False
-        self._lock = threading.Lock()
+        self._lock = Lock()
         #: Servers that show this runtime.
         self._servers: set[Server] = set()
         runtimes.add(self)
@@ -481,7 +482,7 @@ def _after_fork() -> None:
     for runtime in list(runtimes):
         runtime._engine = None
         runtime._servers = set()
-        runtime._lock = threading.Lock()
+        runtime._lock = Lock()
         # The parent's threads do not continue here.
         runtime.records = Records()
 

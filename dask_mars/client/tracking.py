@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 import time
 import weakref
 from array import array
@@ -17,6 +16,7 @@ import numpy as np
 from dask_mars.engine.engine import Engine
 from dask_mars.engine.graph_run import GraphRun
 from dask_mars.errors import MarsError
+from dask_mars.locking import Lock
 from dask_mars.observe.counts import BlockStates, ChunkCounts, LayerCounts
 from dask_mars.observe.layers import LayerIndex, blocks_of, edges_of
 
@@ -186,7 +186,7 @@ class _Ended:
 
     def __init__(self, remembered: int = 100_000) -> None:
         self._remembered = remembered
-        self._lock = threading.Lock()
+        self._lock = Lock()
         #: Each with its number of chunks.
         self._sources: deque[tuple[weakref.ref[FinalSource], int]] = deque()
         self._chunks = 0

@@ -14,7 +14,6 @@ import operator
 import shutil
 import signal
 import tempfile
-import threading
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +34,7 @@ from dask_mars.cluster.transfers import BytesSemaphore, Transfers
 from dask_mars.cluster.versions import other_versions
 from dask_mars.engine.engine import Engine
 from dask_mars.errors import Cancelled
+from dask_mars.locking import Lock
 from dask_mars.protocol import tracebacks
 from dask_mars.protocol.context import with_variables
 from dask_mars.version import __version__
@@ -113,7 +113,7 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         self.end_reason = ""
         #: Whether the scheduler has closed it, and expects a replacement.
         self.is_removed = False
-        self._subtasks_lock = threading.Lock()
+        self._subtasks_lock = Lock()
         #: Engine's number of each subtask in progress, None before the engine has it.
         self._subtasks: dict[Any, int | None] = {}
         self._cancelled: set[Any] = set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,13 +32,14 @@ from dask_mars.cluster.runtime import ClusterRuntime
 from dask_mars.cluster.submission import run_on_cluster
 from dask_mars.errors import BegunBefore, Cancelled, FuturesLost, NoAgents, SchedulerLost
 from dask_mars.graph.chunks import Key
+from dask_mars.locking import Lock
 from dask_mars.optimize.defaults import limits_for
 from dask_mars.optimize.prepare import PrepareOptions
 
 if TYPE_CHECKING:
     from dask_mars.checkpointing.block import CheckpointSettings
 
-_lock = threading.Lock()
+_lock = Lock()
 #: How often one computation may lose its scheduler: the computation may be what ends it.
 _ALLOWED_LOSSES = 10
 #: Clients that were made because the configuration names a scheduler, by its address.

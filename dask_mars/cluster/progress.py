@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import queue
-import threading
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -22,6 +21,7 @@ from distributed import Client, Worker
 from dask_mars.client.callbacks import Observer
 from dask_mars.cluster.partition.subtasks import Subtask
 from dask_mars.graph.chunks import DATA, ChunkGraph
+from dask_mars.locking import Lock
 
 #: Interval for collecting reports before they are sent, in seconds.
 _COLLECT_S = 0.1
@@ -75,7 +75,7 @@ class ProgressSender:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._lock = threading.Lock()
+        self._lock = Lock()
         #: Unsent progress by topic, then by computation and subtask.
         self._news: dict[str, dict[tuple[str, int], _News]] = {}
 
@@ -144,7 +144,7 @@ class SubtaskObserver:
 
 # -- the user's process ---------------------------------------------------------------------------------------
 
-_lock = threading.Lock()
+_lock = Lock()
 #: Queues for reports, by computation.
 _inboxes: dict[str, queue.SimpleQueue[Any]] = {}
 #: Number of observed computations, by client id.

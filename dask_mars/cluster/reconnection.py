@@ -25,6 +25,7 @@ from dask_mars.client.records import Record
 from dask_mars.cluster.distributed_api import ClosedClientError, FutureCancelledError, FuturesCancelledError
 from dask_mars.cluster.planning import AgentInfo, agents_among, find_agents
 from dask_mars.errors import FuturesLost, SchedulerLost
+from dask_mars.locking import Lock
 from dask_mars.observe.counts import BlockStates, ChunkCounts, LayerCounts, Source
 
 logger = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ _LOOK_S, _ANSWER_S, _CONNECT_S = 0.1, 5.0, 5.0
 #: Longest wait for the other known agents once the first has come, in seconds.
 _STRAGGLERS_S = 10.0
 
-_lock = threading.Lock()
+_lock = Lock()
 #: Clients and their successors.
 _successors: weakref.WeakKeyDictionary[Client, Client] = weakref.WeakKeyDictionary()
 #: Successors in use.
@@ -240,7 +241,7 @@ class _Attempt:
         self.client: Client | None = None
         self.error: Exception | None = None
         self._is_abandoned = False
-        self._lock = threading.Lock()
+        self._lock = Lock()
         threading.Thread(target=self._run, args=(connect,), name="dask-mars-connect", daemon=True).start()
 
     def _run(self, connect: Callable[[], Client]) -> None:

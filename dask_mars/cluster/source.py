@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +11,7 @@ from distributed import Client
 from dask_mars.client.callbacks import Observer
 from dask_mars.client.tracking import FinalSource, Last
 from dask_mars.graph.chunks import ChunkGraph
+from dask_mars.locking import Lock
 from dask_mars.observe.counts import BlockStates, ChunkCounts, LayerCounts
 from dask_mars.observe.layers import LayerIndex, blocks_of, edges_of
 
@@ -27,7 +27,7 @@ class ClusterSource:
         self._observer = observer if observer is not None and observer.wants_tasks else None
         self._total = sum([operand >= 0 for operand in graph.operand_of])
         self._index = LayerIndex(graph.keys, graph.operand_of)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._running: set[int] = set()
         self._finished = 0
         #: Duration of each chunk; 0 for computed ones without a report.

@@ -15,6 +15,7 @@ from typing import Any
 from dask.sizeof import sizeof
 
 from dask_mars.cluster.distributed_api import Serialized, serialize
+from dask_mars.locking import Lock
 from dask_mars.protocol.deferred import resolved
 from dask_mars.protocol.object_ref import ObjectRef, is_pickled, is_spilled, is_writeable_array
 from dask_mars.store.persisted import PersistedChunk, value_of
@@ -161,7 +162,7 @@ class _AcquiredObject:
 
 #: Chunks with dropped frames. Finalizers may run at any point, and so do no more than append here.
 _dropped_frames: deque[_AcquiredObject] = deque()
-_lock = threading.Lock()
+_lock = Lock()
 
 
 def release_unread() -> None:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from dask_mars.descriptors import hold_streams
 from dask_mars.errors import EngineStopped
+from dask_mars.locking import Lock
 
 Answer = TypeVar("Answer")
 
@@ -34,7 +35,7 @@ class Commands:
         self.reason: BaseException | None = None
         self._queue: deque[Callable[[], None]] = deque()
         #: Guards `_released`: the system may reuse the numbers of closed descriptors.
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._released = False
         #: The last answer that a caller gave up on: until it arrives, the thread is busy.
         self._late: Future[Any] | None = None
@@ -139,4 +140,4 @@ class Commands:
     def forget_after_fork(self) -> None:
         """In a process forked from the engine's, replace the lock, which a lost thread may hold."""
         self.is_closing = True
-        self._lock = threading.Lock()
+        self._lock = Lock()

@@ -23,6 +23,7 @@ from dask_mars.extensions import warn_of_missing_extensions
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.graph.ids import GRAPH_LIMIT
 from dask_mars.limits import estimate_memory
+from dask_mars.locking import Lock
 from dask_mars.protocol.context import Context
 from dask_mars.protocol.object_ref import ObjectRef, is_map_output, is_stored, needed_bytes, size_of
 from dask_mars.scheduler.events import (
@@ -61,7 +62,7 @@ class Engine:
         self.pid = os.getpid()
         self._numbers = itertools.count(1)
         self._context: tuple[int, Context] | None = None
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._commands = Commands()
         try:
             self._loop = loop = EngineLoop(settings, self._commands, is_agent)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import threading
 from collections.abc import Hashable
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ import numpy as np
 from dask_mars.engine.registry import Registry
 from dask_mars.graph.ids import SubtaskId
 from dask_mars.labels import worker_label
+from dask_mars.locking import Lock
 from dask_mars.scheduler.events import CLIENT, Event, FailGraph, FinishGraph, ForgetGraph
 from dask_mars.scheduler.memory import Memory
 from dask_mars.scheduler.objects import ObjectId
@@ -148,7 +148,7 @@ class Listeners:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self.active: tuple[Listener, ...] = ()
         self.want_steps = False
 
@@ -178,7 +178,7 @@ class Listeners:
 
     def forget_after_fork(self) -> None:
         """Drop the listeners, which belong to the parent of this process."""
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._set(())
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 
 from dask_mars.config import Settings
+from dask_mars.locking import Lock
 from dask_mars.protocol.control import ControlPage, page_bytes
 from dask_mars.protocol.locks import InterprocessLock
 from dask_mars.store import arena as arenas
@@ -48,7 +48,7 @@ class Resources:
         self.control.detach()
 
 
-_locks_guard = threading.Lock()
+_locks_guard = Lock()
 
 
 def _locks_file() -> int:

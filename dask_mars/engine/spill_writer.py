@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from dask_mars.errors import SpillError
+from dask_mars.locking import Lock
 from dask_mars.protocol.object_ref import ObjectRef, spilled_file
 from dask_mars.store.codec import lz4_codec
 from dask_mars.store.spill_files import SpillDirectory
@@ -34,7 +34,7 @@ class SpillWriter:
         self._root = root
         self._directory: SpillDirectory | None = None
         #: Guards the directory's creation, by its own thread or the engine's.
-        self._making = threading.Lock()
+        self._making = Lock()
         self._pool: ThreadPoolExecutor | None = None
         #: Size of all files so far, including removed ones.
         self.spilled_bytes = 0

@@ -18,6 +18,7 @@ from typing import Any
 from dask_mars import greenlets
 from dask_mars.descriptors import hold_streams
 from dask_mars.engine.launching import launch
+from dask_mars.locking import Lock
 from dask_mars.protocol.ambient import worker_environment
 from dask_mars.worker.template import MOST_BYTES, MOST_DESCRIPTORS, Fork, Inherited, is_supported
 
@@ -159,7 +160,7 @@ class Templates:
         self._begin()
 
     def _begin(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._template: Template | None = None
         self._keeper: Keeper | None = None
         #: What the present template has read at its start.

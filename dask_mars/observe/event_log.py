@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, ClassVar
 
 from dask_mars import units
 from dask_mars.engine.listeners import EngineView, Listener, ListenerEvent, ProcessesMeasured, listeners
+from dask_mars.locking import Lock
 from dask_mars.observe.recording import OUTCOMES, error_text
 from dask_mars.observe.trace_file import TraceFile
 from dask_mars.scheduler.events import (
@@ -78,7 +78,7 @@ class EventLog(Tabular, Listener):
         self.chunks = self.failed = self.lost = self.spills = self.spilled_bytes = 0
         self._file: TraceFile | None = None
         #: Prevents that one thread closes `_file` while another uses it.
-        self._lock = threading.Lock()
+        self._lock = Lock()
         #: Process ids of the workers of each engine.
         self._pids: dict[tuple[int, int], int] = {}
         #: Graphs that have not ended.
@@ -273,7 +273,7 @@ def _failure(engine: EngineView, graph: int, chunk: int) -> dict[str, Any]:
 
 
 _configured: dict[str, EventLog] = {}
-_configured_lock = threading.Lock()
+_configured_lock = Lock()
 
 
 def open_configured(path: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from array import array
 from collections.abc import Callable, Collection, Sequence
@@ -16,6 +15,7 @@ from dask.utils import key_split
 
 from dask_mars.graph.chunks import Key
 from dask_mars.labels import label_of
+from dask_mars.locking import Lock
 from dask_mars.observe.counts import BlockStates, LayerCounts
 
 #: Number of layers beyond which layers of the same label are counted together.
@@ -61,7 +61,7 @@ class LayerIndex:
         self._by_name: dict[str, int] = {}
         #: Places by layer, kept once all chunks are indexed.
         self._places: dict[str, Places] = {}
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def look(self, seconds: float | None = None) -> bool:
         """Index more chunks, for some time or to the end. Return whether all chunks are indexed."""

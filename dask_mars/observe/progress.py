@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import threading
 from array import array
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from dask.callbacks import Callback
 
 from dask_mars.engine.listeners import EngineView, Listener, ListenerEvent, ProcessesMeasured, listeners
 from dask_mars.graph.chunks import Key
+from dask_mars.locking import Lock
 from dask_mars.observe.layers import LayerIndex
 from dask_mars.observe.notebook import NotebookDisplay, is_notebook
 from dask_mars.observe.recording import OUTCOMES
@@ -60,7 +60,7 @@ class Progress(Callback, Listener):  # type: ignore[misc]
             raise ImportError("the progress display needs rich: python -m pip install 'dask-mars[progress]'")
         self._layers = max(layers, 1)
         self._console = console
-        self._lock = threading.Lock()
+        self._lock = Lock()
         #: Number of computations in progress, which may be nested.
         self._depth = 0
         self._display: Display | None = None

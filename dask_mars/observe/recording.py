@@ -5,7 +5,6 @@ Engines' threads only append. Readers turn batches into rows; without any, engin
 
 from __future__ import annotations
 
-import threading
 import time
 from array import array
 from collections import Counter, deque
@@ -18,6 +17,7 @@ import numpy as np
 
 from dask_mars.engine.listeners import EngineView, Listener, ListenerEvent, ProcessesMeasured
 from dask_mars.labels import WorkerRows
+from dask_mars.locking import Lock
 from dask_mars.observe.counts import LayerCounts
 from dask_mars.observe.layers import LayerIndex
 from dask_mars.observe.timeline import Row, merged
@@ -214,7 +214,7 @@ class Recording(Listener):
     ) -> None:
         self.wants_steps = wants_steps
         self._accepts, self._most_tracks = accepts, most_tracks
-        self.lock = threading.Lock()
+        self.lock = Lock()
         #: Computations by the numbers of engine and graph.
         self.tracks: dict[tuple[int, int], Track] = {}
         self.happenings: deque[Happening] = deque()

@@ -8,7 +8,6 @@ import os
 import platform
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +20,7 @@ from dask.callbacks import Callback
 
 from dask_mars import units
 from dask_mars.engine.listeners import listeners
+from dask_mars.locking import Lock
 from dask_mars.observe import report_page
 from dask_mars.observe.recorded import Recorded, recorded_of
 from dask_mars.observe.recording import Recording
@@ -74,7 +74,7 @@ class report(Callback):  # type: ignore[misc]  # noqa: N801
         self.path = Path(os.fspath(path).replace("{pid}", str(os.getpid()))).expanduser().absolute()
         self.recorded: Recorded | None = None
         self._title = title
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._recording: Recording | None = None
         #: Number of open contexts and computations, which may be nested.
         self._depth = 0

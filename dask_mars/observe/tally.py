@@ -13,6 +13,7 @@ import numpy as np
 
 from dask_mars import units
 from dask_mars.engine.listeners import EngineView
+from dask_mars.locking import Lock
 from dask_mars.observe.counts import LayerCounts, remaining_s
 from dask_mars.observe.layers import LayerIndex
 
@@ -50,7 +51,7 @@ class Tally:
         self._index = index
         self._durations_s = durations_s
         self._running, self._failed = running, failed
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._layers: list[LayerCounts] = []
         self._good_until_s = 0.0
         self.peak_bytes = 0 if engine is None else engine.memory()["in_use_bytes"]

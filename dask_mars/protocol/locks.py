@@ -17,6 +17,8 @@ from typing import Any, ClassVar
 
 from dask.utils import SerializableLock
 
+from dask_mars.locking import Lock
+
 _POLL_FIRST_S = 0.0005
 _POLL_LIMIT_S = 0.02
 
@@ -28,7 +30,7 @@ class InterprocessLock:
 
     #: Descriptor of the file with a byte per lock; None outside an engine, in a single process.
     descriptor: ClassVar[int | None] = None
-    _guard: ClassVar[threading.Lock] = threading.Lock()
+    _guard: ClassVar[Lock] = Lock()
     # The system's byte locks belong to the process, so the threads of a process need a lock of their own for each
     # byte.
     _threads: ClassVar[dict[int, threading.Lock]] = {}

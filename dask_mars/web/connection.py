@@ -9,7 +9,6 @@ import os
 import socket
 import ssl
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -19,6 +18,7 @@ from dask.utils import parse_timedelta
 
 from dask_mars import config, units
 from dask_mars.errors import ServiceError, ServiceUnreachable
+from dask_mars.locking import Lock
 from dask_mars.web.address import Endpoint
 from dask_mars.web.monitor import Json
 
@@ -63,7 +63,7 @@ class Connection:
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self._idle: list[http.client.HTTPConnection] = []
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._pid = os.getpid()
 
     def close(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import math
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from dask_mars.client.records import OVER, Record
 from dask_mars.client.summaries import remaining_s, summary
 from dask_mars.errors import MarsError
 from dask_mars.extensions import missing_extensions
+from dask_mars.locking import Lock
 from dask_mars.observe.counts import LayerCounts
 from dask_mars.version import __version__
 from dask_mars.web import answers
@@ -42,7 +42,7 @@ class RuntimeMonitor:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._look_s = self._measured_s = -math.inf
         self._revision = 1
         self._state: Json = {}

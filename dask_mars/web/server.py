@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dask_mars import config
+from dask_mars.locking import Lock
 from dask_mars.web.connections import BoundedServer
 from dask_mars.web.handlers import make_application
 from dask_mars.web.monitor import Monitor
@@ -66,7 +67,7 @@ class Server:
         self._options = {"xheaders": behind_proxy}
         self._files = list(files)
         self._on_close = on_close
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._closed = False
         self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -136,7 +137,7 @@ class Server:
     def _abandon(self) -> None:
         """Close the parent's sockets in a forked process."""
         self._closed = True
-        self._lock = threading.Lock()
+        self._lock = Lock()
         atexit.unregister(self.close)
         server = self._server
         for descriptor in [] if server is None else server.descriptors():

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from typing import Any
 
+from dask_mars.locking import Lock
 from dask_mars.protocol import channel
 from dask_mars.protocol.messages import Finished, Reason, Retained, Returned, ToEngine, Unretained, as_plain
 from dask_mars.protocol.object_ref import Block
@@ -34,7 +35,7 @@ class Outbox:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         # Threads that a task has started may print. All fields below the lock belong to the worker's own thread.
-        self._lock = threading.Lock()
+        self._lock = Lock()
         #: The thread that holds the lock, 0 for none.
         self._holder = 0
         #: Messages of finalizers that ran in other threads while these were sending.

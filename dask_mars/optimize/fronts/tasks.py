@@ -7,7 +7,6 @@ made without it. Dask's setting for fusion holds in all threads.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,6 +16,7 @@ from dask.highlevelgraph import HighLevelGraph
 
 from dask_mars.dask_api.core import Alias, DataNode, Expr
 from dask_mars.graph.chunks import Key
+from dask_mars.locking import Lock
 
 _SETTINGS = {"optimization.fuse.active": False, "optimization.annotations.fuse": False}
 
@@ -45,7 +45,7 @@ class _NoFusion:
     """The setting while graphs are made, perhaps several at a time: the last one restores the previous setting."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._count = 0
         self._setting: dask.config.set | None = None
 
@@ -68,7 +68,7 @@ class _NoFusion:
 
     def forget(self) -> None:
         """In a forked process, reset the state: other threads are gone, and one may have held the lock."""
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._count = 0
         self._restore()
 

@@ -8,11 +8,11 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
+from dask_mars.locking import Lock
 from dask_mars.web.monitor import Json
 
 #: Longest wait for the runner's end, in seconds.
@@ -26,7 +26,7 @@ class Lines:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._is_mute = False
 
     def send(self, message: Json) -> bool:
@@ -92,7 +92,7 @@ class RunnerProcess:
         self.pid = self._process.pid
         self.is_ready = False
         self._lines = Lines(ours)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._numbers = itertools.count()
         self._questions: dict[int, Future[Json]] = {}
         #: Number of missing answers, also of those that nothing waits for.

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from dask_mars.locking import Lock
 from dask_mars.web.monitor import OVER, Json
 from dask_mars.web.sockets import private_directory
 
@@ -103,7 +104,7 @@ class ServiceStore:
             self._database = opened.enter_context(contextlib.closing(self._connect()))
             self._prepare()
             # Readers must not wait for writes to reach the disk.
-            self._read_lock = threading.Lock()
+            self._read_lock = Lock()
             self._reader = opened.enter_context(contextlib.closing(self._connect()))
             self._opened = opened.pop_all()
 

@@ -8,13 +8,13 @@ import hashlib
 import os
 import secrets
 import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from tornado.web import stream_request_body
 
 from dask_mars import units
+from dask_mars.locking import Lock
 from dask_mars.web import api, wire
 from dask_mars.web.api import Problem
 from dask_mars.web.handlers import OneHandler
@@ -46,7 +46,7 @@ class _Incoming:
         self._descriptor = -1
         self._is_dropped = False
         # The client may disconnect while a thread writes.
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def write(self, chunks: list[bytes]) -> None:
         """Write a part, unless the file was dropped."""
