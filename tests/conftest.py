@@ -272,7 +272,10 @@ def _children() -> set[int]:
         del _parents[pid]
     for pid in there - _parents.keys():
         with contextlib.suppress(psutil.Error):
-            _parents[pid] = psutil.Process(pid).ppid()
+            process = psutil.Process(pid)
+            # Numba's locks start one in a worker, which ends with it.
+            is_tracker = any("multiprocessing.resource_tracker" in text for text in process.cmdline())
+            _parents[pid] = 0 if is_tracker else process.ppid()
     found: set[int] = set()
     ends = {os.getpid()}
     while ends:

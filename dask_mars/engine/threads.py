@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import logging
 import os
 import socket
@@ -40,7 +41,8 @@ class ThreadHandle(WorkerHandle):
 
     def _run(self, connection: socket.socket) -> None:
         try:
-            self.pinned = self._serve(connection, self._idle_time)
+            # From Python 3.14 on an ended thread keeps its context, with the arena that NumPy allocates in.
+            self.pinned = contextvars.copy_context().run(self._serve, connection, self._idle_time)
         except Exception:
             # The engine learns of it from the end of the stream.
             if not self.is_closed:

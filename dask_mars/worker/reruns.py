@@ -20,7 +20,7 @@ _NETCDF_HDF_ERROR = -101
 #: not its module's own. Messages of loading name a module by how it was run.
 _NOT_IN_MAIN = re.compile(
     r"Can't get attribute|on __main__ failed|module '__main__' has no|from '__main__'|not found as __main__"
-    r"|not the same object as|import of module .+ failed"
+    r"|not the same object as|import of module .+ failed|Can't pickle .+: No module named"
 )
 #: Maximum number of exceptions of a chain to inspect, as the chain may be a cycle.
 _LINKS = 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import multiprocessing
 import os
 import threading
 import time
@@ -323,8 +324,14 @@ def test_profiler(get: Get) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_resource_profiler(get: Get) -> None:
-    with ResourceProfiler(dt=0.02) as profiler:
-        dask.compute([dask.delayed(time.sleep)(0.1) for _ in range(4)], scheduler=get)
+    method = multiprocessing.get_start_method()
+    # The server of `forkserver`, the default from Python 3.14 on, would stay.
+    multiprocessing.set_start_method("spawn" if method == "forkserver" else method, force=True)
+    try:
+        with ResourceProfiler(dt=0.02) as profiler:
+            dask.compute([dask.delayed(time.sleep)(0.1) for _ in range(4)], scheduler=get)
+    finally:
+        multiprocessing.set_start_method(method, force=True)
     assert profiler.results
     assert all(result.mem > 0 for result in profiler.results)
 
