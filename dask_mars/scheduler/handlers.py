@@ -421,7 +421,9 @@ _HANDLERS: dict[type[Any], Callable[[Handlers, Any], None]] = {
     QuotaRequested: Handlers._quota_requested,
     PrivateMeasured: Handlers._private_measured,
     WorkersRenewed: Handlers._workers_renewed,
-    ReservationRequested: lambda self, it: self.dispatcher.admission.request(it.reservation, it.size_bytes),
-    ReservationReleased: lambda self, it: self.dispatcher.admission.release(it.reservation),
+    ReservationRequested: lambda self, event: self.dispatcher.admission.request(
+        event.reservation, event.size_bytes
+    ),
+    ReservationReleased: lambda self, event: self.dispatcher.admission.release(event.reservation),
     TimePassed: lambda handlers, event: None,
 }

@@ -30,8 +30,7 @@ from dask_mars.worker.preload import load_what_arrays_need
 _CLONE = {"x86_64": 56, "aarch64": 220}
 #: The child's parent is the caller's parent; the system writes the child's id where the C library keeps it.
 _CLONE_PARENT, _CLONE_CHILD_CLEARTID, _CLONE_CHILD_SETTID = 0x8000, 0x200000, 0x1000000
-_PR_GET_TID_ADDRESS = 40
-#: Beginning of glibc's structure of a thread, in which it keeps the id: it is larger on all machines.
+#: Integers at the beginning of glibc's structure of a thread, which is larger. One of them is the thread's id.
 _THREAD_WORDS = 256
 #: Maximum bytes and descriptors of a request.
 MOST_BYTES, MOST_DESCRIPTORS = 1 << 18, 250
@@ -158,22 +157,19 @@ class _Forks:
     def __init__(self) -> None:
         # `os.fork` does the same before and after, with the interpreter's lock held in between.
         self._libc = ctypes.PyDLL(None)
-        address = ctypes.c_void_p()
-        found = self._libc.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address)) == 0 and address.value
-        if not found or ctypes.c_int.from_address(found).value != os.getpid():
-            found = self._find_thread_id()
-        self._address = ctypes.c_void_p(found)
+        self._address = ctypes.c_void_p(self._find_thread_id())
         flags = _CLONE_PARENT | _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID | signal.SIGCHLD
         # Machines differ in which of the last two is the address.
         self._call = (_CLONE[platform.machine()], flags, None, None, self._address, self._address)
 
     def _find_thread_id(self) -> int:
-        """Return where the C library keeps the thread's id: from glibc 2.43 on it does not tell the system."""
+        """Return where glibc keeps the id of this thread; from 2.43 on it does not tell the system."""
         self._libc.pthread_self.restype = ctypes.c_void_p
         thread = self._libc.pthread_self()
         words = (ctypes.c_int * _THREAD_WORDS).from_address(thread)
         places = [place for place, word in enumerate(words) if word == os.getpid()]
         if len(places) != 1:
+            # Workers are new interpreters then.
             os._exit(1)
         return int(thread) + places[0] * ctypes.sizeof(ctypes.c_int)
 

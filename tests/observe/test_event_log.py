@@ -116,7 +116,7 @@ def test_ids_say_computation_depth_and_number(get: Get, path: Path, monkeypatch)
     graph |= {("z", n): (add, ("y", n), ("x", n)) for n in range(4)}
     wanted = [(layer, n) for layer in "xyz" for n in range(4)]
     get(graph, wanted)
-    # Nobody looks how deep chunks are unless somebody asks.
+    # Depths are computed only for an event log.
     assert asked == []
     with EventLog(path):
         get(graph, wanted)

@@ -55,7 +55,7 @@ class Killer:
 
     @contextlib.contextmanager
     def at_work(self, most: int) -> Iterator[None]:
-        """Have it kill so many while the context is open, if its thread runs at all."""
+        """Let the thread kill up to this number of workers within the context."""
         self._left = most
         try:
             yield

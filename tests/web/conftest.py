@@ -90,7 +90,7 @@ def view(server: Any) -> Asker:
 
 
 @pytest.fixture
-def nobody(server: Any) -> Asker:
+def without_token(server: Any) -> Asker:
     """Ask without a token."""
     return Asker(server.url, {})
 

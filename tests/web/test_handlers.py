@@ -28,7 +28,7 @@ def page(monkeypatch):
 # -- who asks -------------------------------------------------------------------------------------------------
 
 
-def test_nobody_gets_anything(nobody):
+def test_requests_without_a_token_are_refused(without_token):
     paths = (
         "/",
         "/index.html",
@@ -40,11 +40,11 @@ def test_nobody_gets_anything(nobody):
     )
     for path in paths:
         for method in ("GET", "POST", "PUT", "DELETE", "HEAD", "PATCH", "OPTIONS"):
-            answer = nobody(path, method)
+            answer = without_token(path, method)
             assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer"), (path, method)
-            assert nobody(path, method, Authorization="Bearer wrong").status == 401
+            assert without_token(path, method, Authorization="Bearer wrong").status == 401
     # Everybody hears that the server answers, whatever it is called.
-    assert nobody("/healthz", Host="10.0.0.1").json == {"status": "ok"}
+    assert without_token("/healthz", Host="10.0.0.1").json == {"status": "ok"}
 
 
 def test_answers_say_which_methods_there_are(ask, monitor):
@@ -77,37 +77,37 @@ def test_hosts_and_origins_that_are_not_ours(ask):
     assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
-def test_a_link_leaves_a_cookie_and_no_token_in_the_address(server, nobody, page, monitor):
-    answer = nobody(f"/?token={server.token}&x=1%262")
+def test_a_link_leaves_a_cookie_and_no_token_in_the_address(server, without_token, page, monitor):
+    answer = without_token(f"/?token={server.token}&x=1%262")
     assert answer.status == 302
     assert answer.headers["location"] == ".?x=1%262"
     cookie, *attributes = answer.headers["set-cookie"].split("; ")
     # Without a path, so that it is that of the address which the browser sees.
     assert sorted(attributes) == ["HttpOnly", "SameSite=Strict"]
-    assert nobody("/", Cookie=cookie).body == b"<p>hello</p>"
-    assert nobody.api("state", Cookie=cookie).json["can"] == ["cancel"]
+    assert without_token("/", Cookie=cookie).body == b"<p>hello</p>"
+    assert without_token.api("state", Cookie=cookie).json["can"] == ["cancel"]
     cancel = f"computations/{monitor.add()}/cancel"
-    assert "X-Dask-Mars: 1" in nobody.api(cancel, "POST", Cookie=cookie).detail
-    assert nobody.api(cancel, "POST", Cookie=cookie, X_Dask_Mars="1").status == 202
+    assert "X-Dask-Mars: 1" in without_token.api(cancel, "POST", Cookie=cookie).detail
+    assert without_token.api(cancel, "POST", Cookie=cookie, X_Dask_Mars="1").status == 202
     # One for looking.
-    answer = nobody(f"/?token={server.view_token}")
+    answer = without_token(f"/?token={server.view_token}")
     assert answer.headers["location"] == "."
     cookie = answer.headers["set-cookie"].partition(";")[0]
-    assert nobody.api("state", Cookie=cookie).json["can"] == []
+    assert without_token.api("state", Cookie=cookie).json["can"] == []
     cancelled = list(monitor.cancelled)
     cancel = f"computations/{monitor.add()}/cancel"
-    assert nobody.api(cancel, "POST", Cookie=cookie, X_Dask_Mars="1").status == 403
+    assert without_token.api(cancel, "POST", Cookie=cookie, X_Dask_Mars="1").status == 403
     assert monitor.cancelled == cancelled
 
 
-def test_links_that_are_old_or_lead_to_the_api(server, nobody):
-    answer = nobody("/?token=old", Accept="text/html")
+def test_links_that_are_old_or_lead_to_the_api(server, without_token):
+    answer = without_token("/?token=old", Accept="text/html")
     assert answer.status == 401
     assert answer.headers["content-type"].startswith("text/html")
     assert b"started anew" in answer.body
     assert "set-cookie" not in answer.headers
     # Addresses end up in logs and in the hands of others.
-    assert nobody.api(f"state?token={server.token}").status == 401
+    assert without_token.api(f"state?token={server.token}").status == 401
 
 
 # -- what is asked --------------------------------------------------------------------------------------------
@@ -237,19 +237,19 @@ def test_the_real_page_is_there(ask):
     assert kinds <= set(pages._KINDS), "a file is of a type that is not served"
 
 
-def test_what_labextension_asks_for(server, nobody, page):
+def test_what_labextension_asks_for(server, without_token, page):
     """It shows the token in the address, and puts it behind each path that it gets."""
     query = f"?token={server.token}"
-    plots = nobody(f"/individual-plots.json{query}").json
+    plots = without_token(f"/individual-plots.json{query}").json
     assert "Individual Timeline" in plots
     for route in plots.values():
-        answer = nobody(route + query)
+        answer = without_token(route + query)
         assert answer.status == 302
         location = answer.headers["location"]
         assert location.startswith(f"../{query}#")
         # A browser keeps what is behind the `#` when it is led on.
-        assert nobody(location[2:].partition("#")[0]).headers["location"] == "."
-        assert nobody(route).status == 401
+        assert without_token(location[2:].partition("#")[0]).headers["location"] == "."
+        assert without_token(route).status == 401
 
 
 def test_errors_for_people_hold_no_html_of_others(ask):

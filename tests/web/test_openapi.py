@@ -66,7 +66,7 @@ def test_types_are_schemas():
 @pytest.mark.parametrize(
     "route", [route for route in api.ROUTES if route.method == "GET"], ids=lambda route: route.path
 )
-def test_answers_are_as_it_says(route, ask, view, nobody, monitor):
+def test_answers_are_as_it_says(route, ask, view, without_token, monitor):
     id = monitor.add(error={"type": "E", "message": "no"}, result=None)
     values = {"after": "0", "wait": "0", "state": "running", "before": api.cursor(9.0, ""), "limit": "5"}
     values |= {"layer": "sum-1", "key": "k"}
@@ -84,7 +84,7 @@ def test_answers_are_as_it_says(route, ask, view, nobody, monitor):
         answer = ask(f"{path.format(id=id)}?{query}")
         assert answer.status == 400
         check(answer, route.path)
-    answer = nobody(path.format(id=id))
+    answer = without_token(path.format(id=id))
     assert answer.status == 401
     check(answer, route.path)
     if "{id}" in path:
