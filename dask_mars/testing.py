@@ -71,7 +71,7 @@ class _World:
         self.ended = False
         #: Whether any chunk has failed or any worker was lost.
         self.troubled = False
-        self._in_hand: list[tuple[int, int]] = []
+        self._dispatched: list[tuple[int, int]] = []
         for number in range(workers):
             self.post(WorkerStarted(number))
         self.post(GraphSubmitted(1, plan))
@@ -82,7 +82,7 @@ class _World:
             if isinstance(instruction, Run):
                 handed = [(instruction.worker, chunk) for chunk in instruction.chunks]
                 self.order += handed
-                self._in_hand += handed
+                self._dispatched += handed
             elif isinstance(instruction, FinishGraph):
                 self.post(ResultsTaken(1))
             elif isinstance(instruction, ForgetGraph):
@@ -90,20 +90,20 @@ class _World:
         self.machine.validate()
 
     def _running(self) -> tuple[int, int]:
-        """Return a random worker and its running chunk: the first that it has in hand."""
-        worker, _ = self.chance.choice(self._in_hand)
-        return worker, next(chunk for number, chunk in self._in_hand if number == worker)
+        """Return a random worker and its running chunk: the first dispatched to it."""
+        worker, _ = self.chance.choice(self._dispatched)
+        return worker, next(chunk for number, chunk in self._dispatched if number == worker)
 
     def step(self) -> None:
         """Finish the running chunk of a random worker."""
-        if not self._in_hand:
+        if not self._dispatched:
             due_s = self.machine.next_due_s()
             assert due_s is not None, "nothing runs, and the graph has not ended"
             self.now_s = max(self.now_s, due_s)
             self.post(TimePassed())
             return
         worker, chunk = self._running()
-        self._in_hand.remove((worker, chunk))
+        self._dispatched.remove((worker, chunk))
         if not self.finished.issuperset(self.plan.inputs[chunk]):
             # An earlier chunk of the same queue has failed, or its worker was lost.
             assert self.troubled, "an input is missing"
@@ -117,14 +117,14 @@ class _World:
     def fail(self) -> None:
         """Fail the running chunk of a random worker, for a retry."""
         worker, chunk = self._running()
-        self._in_hand.remove((worker, chunk))
+        self._dispatched.remove((worker, chunk))
         self.troubled = True
         self.post(ChunkFailed(worker, 1, chunk))
 
     def lose(self) -> None:
         """Lose a worker, and restart it."""
         worker, running = self._running()
-        self._in_hand = [(number, chunk) for number, chunk in self._in_hand if number != worker]
+        self._dispatched = [(number, chunk) for number, chunk in self._dispatched if number != worker]
         self.troubled = True
         self.post(WorkerLost(worker, (1, running)))
         self.post(WorkerStarted(worker))
@@ -197,7 +197,7 @@ class PolicyTests:
         world = _World(3, plan, seed)
         troubles = random.Random(seed)
         while not world.ended:
-            if world._in_hand and troubles.random() < 0.2:
+            if world._dispatched and troubles.random() < 0.2:
                 troubles.choice([world.fail, world.lose])()
             else:
                 world.step()

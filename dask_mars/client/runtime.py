@@ -269,10 +269,10 @@ class Runtime(Observed):
             for each its purpose, its bytes, and whether it was granted. ``workers``: for each its number, its
             ``label`` (a thread of your process, or a worker with its process), its process id, the Dask key of the
             running chunk, its step (``"prepare"``, ``"load"``, ``"compute"`` or ``"seal"``), and the number of
-            chunks in hand. ``store``: bytes stored, limit, reserved for chunks in hand, and written to disk since
-            the start. ``missing_extensions``: the C extensions that are not installed. ``object_quotas``: whether
-            Python objects, and not only arrays, ask before they take memory in worker processes. Empty if the
-            runtime is not running.
+            chunks ``dispatched`` to it. ``store``: bytes stored, limit, reserved for dispatched chunks, and
+            written to disk since the start. ``missing_extensions``: the C extensions that are not installed.
+            ``object_quotas``: whether Python objects, and not only arrays, ask before they take memory in worker
+            processes. Empty if the runtime is not running.
         """
         # Most programs never call this.
         from dask_mars.runtime_state import RuntimeState
@@ -288,9 +288,9 @@ class Runtime(Observed):
         MemoryAccount
             In bytes. For all processes together ``limit_bytes``, ``in_use_bytes``, and ``peak_bytes``, the highest
             measurement since the start. In use are: ``shared_bytes``, including ``store_bytes`` for results;
-            ``private``, of each process; ``library_bytes``. Besides, ``promised_bytes``: reservations for chunks
-            in hand, used or not; ``on_disk_bytes``; and ``spilled_bytes``, written to disk since the start.
-            Without workers only the limit is set, and all else is 0.
+            ``private``, of each process; ``library_bytes``. Besides, ``promised_bytes``: reservations for
+            dispatched chunks, used or not; ``on_disk_bytes``; and ``spilled_bytes``, written to disk since the
+            start. Without workers only the limit is set, and all else is 0.
 
         Raises
         ------

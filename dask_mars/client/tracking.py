@@ -31,8 +31,8 @@ class EngineSource:
         self._engine = engine
         self.run = run
         self._total = len(run.graph) - len(run.graph.values)
-        #: Chunks in hand at the last request, and the time of the request.
-        self._in_hand: tuple[list[int], float] = [], -math.inf
+        #: Chunks dispatched at the last request, and the time of the request.
+        self._dispatched: tuple[list[int], float] = [], -math.inf
 
     @property
     def index(self) -> LayerIndex:
@@ -53,7 +53,7 @@ class EngineSource:
         return self.index.count(measurements.durations_s, measurements.stored_bytes, running, failed)
 
     def _known(self) -> tuple[int, Collection[int], Collection[int]]:
-        """Return the number of computed chunks, the chunks in hand, and the failed chunks."""
+        """Return the number of computed chunks, the dispatched chunks, and the failed chunks."""
         run = self.run
         durations_s = run.measurements.durations_s
         running = self._running()
@@ -61,7 +61,7 @@ class EngineSource:
         return (_finished(durations_s), running, [chunk for chunk in failed if durations_s[chunk] < 0])
 
     def _running(self) -> list[int]:
-        running, asked_s = self._in_hand
+        running, asked_s = self._dispatched
         if time.monotonic() - asked_s > _GOOD_S:
             try:
                 running = self._engine.inspection.dispatched_of(self.run.number, _PATIENCE_S)
@@ -71,7 +71,7 @@ class EngineSource:
             except MarsError:
                 # The engine is just ending.
                 running = []
-            self._in_hand = running, time.monotonic()
+            self._dispatched = running, time.monotonic()
         return running
 
     def explain(self, key: object = None, patience_s: float | None = None) -> str:
@@ -169,7 +169,7 @@ class FinalSource:
         return blocks_of(last.numbering, layer, last.durations_s, (), last.failed)
 
     def explain(self, key: object = None, patience_s: float | None = None) -> str:
-        """Return that the computation is ending; no chunk of it is in hand."""
+        """Return that the computation is ending; no chunk of it is dispatched."""
         if key is not None:
             raise KeyError(key)
         return "the computation is just ending"

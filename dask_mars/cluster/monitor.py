@@ -60,7 +60,7 @@ class SchedulerMonitor:
                     "pid": self._scheduler.workers[address].pid,
                     "running": address if host["running"] else None,
                     "step": None,
-                    "in_hand": host["running"],
+                    "dispatched": host["running"],
                 }
                 for number, (address, host) in enumerate(hosts.items())
             ],

@@ -248,7 +248,7 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         tasks = self._in_order(computation)
         ids = {task.key: number for number, task in enumerate(tasks)}
         inputs = [tuple([ids[source.key] for source in task.dependencies if source.key in ids]) for task in tasks]
-        finished, in_hand, replicas = [], {}, {}
+        finished, dispatched, replicas = [], {}, {}
         begun: defaultdict[str, int] = defaultdict(int)
         for number, task in enumerate(tasks):
             if task.state == "memory":
@@ -259,12 +259,12 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
                 address = task.processing_on.address
                 # The first of its queue have started, or are about to.
                 if task.dependencies or begun[address] < workers[address].nthreads:
-                    in_hand[number] = numbers[address]
+                    dispatched[number] = numbers[address]
                 begun[address] += 1
         bound = frozenset(number for number, task in enumerate(tasks) if self._plans[task.key].bound)
         plan = GraphPlan(inputs=inputs, outputs=[], operand_of=[0] * len(tasks), in_client=bound)
         slots = {number: max(workers[address].nthreads, 1) for number, address in enumerate(agents)}
-        found = assign(plan, slots, progress=GraphProgress(finished, in_hand, replicas))
+        found = assign(plan, slots, progress=GraphProgress(finished, dispatched, replicas))
         return {tasks[number].key: agents[host] for number, host in found.items()}
 
     def _in_order(self, computation: str) -> list[TaskState]:

@@ -41,7 +41,7 @@ def record_death(
             return WorkerOverLimit(key, *over_limit, repeatable)
         return WorkerDied(key, code, attempts, repeatable)
 
-    for graph, chunk in machine.in_hand(number):
+    for graph, chunk in machine.dispatched_to(number):
         owner = runs[graph]
         if not owner.plan.is_repeatable(chunk):
             owner.errors[chunk] = death_of(owner, chunk, 1, repeatable=False)

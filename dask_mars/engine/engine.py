@@ -113,8 +113,10 @@ class Engine:
 
         def command() -> None:
             self._loop.post(GraphCancelled(run.number))
-            in_hand = [chunk for number, chunk in self._loop.machine.in_hand(CLIENT) if number == run.number]
-            if abandoned := [chunk for chunk in in_hand if chunk not in computed_in_client]:
+            dispatched = [
+                chunk for number, chunk in self._loop.machine.dispatched_to(CLIENT) if number == run.number
+            ]
+            if abandoned := [chunk for chunk in dispatched if chunk not in computed_in_client]:
                 self._loop.post(ChunksReturned(CLIENT, run.number, abandoned, to_client=False))
 
         self._commands.call_soon(command)

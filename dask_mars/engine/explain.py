@@ -55,8 +55,8 @@ def explain(
     memory = machine.memory
     lines = [
         f"{_workers(len(labels))}; the store holds {format_bytes(memory.stored_bytes)} of "
-        f"{format_bytes(memory.limit_bytes)}, {format_bytes(memory.reserved_bytes)} are reserved for what "
-        f"is in hand, {format_bytes(memory.spilling_bytes)} are being written to disk"
+        f"{format_bytes(memory.limit_bytes)}, {format_bytes(memory.reserved_bytes)} are reserved for "
+        f"dispatched chunks, {format_bytes(memory.spilling_bytes)} are being written to disk"
     ]
     if persisted:
         lines.append(f"{persisted} chunks are persisted")
@@ -66,12 +66,12 @@ def explain(
         counts = ", ".join(f"{count} {name}" for name, count in machine.counts(number).items() if count)
         lines.append(f"graph {number}: {counts}")
     for worker, label in labels.items():
-        line = f"{label} has {_listed(runs, machine.in_hand(worker))}"
+        line = f"{label} has {_listed(runs, machine.dispatched_to(worker))}"
         if step := steps.get(worker):
             line += f", and {_DOES[step.name]} {runs[step.graph].name_of(step.chunk)}"
         lines.append(line)
-    if client_in_hand := machine.in_hand(CLIENT):
-        lines.append(f"{worker_label(CLIENT)} has {_listed(runs, client_in_hand)}")
+    if in_client := machine.dispatched_to(CLIENT):
+        lines.append(f"{worker_label(CLIENT)} has {_listed(runs, in_client)}")
     for worker, (graph, chunk, missing_bytes) in machine.growing().items():
         name = runs[graph].name_of(chunk)
         waits = f"waits for {format_bytes(missing_bytes)} of memory to grow by for {name}"
@@ -138,7 +138,7 @@ def _reasons(
 def _position(machine: Machine, number: int, chunk: int, worker: int, step: RunningStep | None) -> str:
     if step is not None and step[:2] == (number, chunk):
         return f", which {_DOES[step.name]} it"
-    position = machine.in_hand(worker).index((number, chunk))
+    position = machine.dispatched_to(worker).index((number, chunk))
     return f", behind {position} others" if position else ", and next or running"
 
 

@@ -84,7 +84,7 @@ class Inspection:
     def current(self, worker: int) -> tuple[int, int] | None:
         """Return graph and chunk that a worker runs or will begin next."""
         running = self.running(worker)
-        return next(iter(self._machine.in_hand(worker)), None) if running is None else running
+        return next(iter(self._machine.dispatched_to(worker)), None) if running is None else running
 
     def _explain(self) -> str:
         machine, registry = self._machine, self._registry
@@ -127,7 +127,7 @@ class Inspection:
                     "pid": handle.pid,
                     "running": None if step is None else registry.runs[step.graph].graph.keys[step.chunk],
                     "step": None if step is None else step.name,
-                    "in_hand": len(machine.in_hand(number)),
+                    "dispatched": len(machine.dispatched_to(number)),
                 }
             )
         return workers
@@ -174,4 +174,6 @@ class Inspection:
 
     def _dispatched_of(self, graph: int) -> list[int]:
         holders = [*self._registry.workers, CLIENT]
-        return [chunk for holder in holders for number, chunk in self._machine.in_hand(holder) if number == graph]
+        return [
+            chunk for holder in holders for number, chunk in self._machine.dispatched_to(holder) if number == graph
+        ]

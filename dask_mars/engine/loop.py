@@ -96,7 +96,7 @@ class EngineLoop:
             machine, registry, watch, self.workforce, self.inspection, self.view, self.post
         )
         self._cancellation = Cancellation(
-            registry.workers, registry.control, machine.in_hand, settings.cancel_grace_s
+            registry.workers, registry.control, machine.dispatched_to, settings.cancel_grace_s
         )
         self._executor = Executor(
             registry, self.workforce, self.memory, self._cancellation, self.view, commands, self.post

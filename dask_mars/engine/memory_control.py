@@ -101,7 +101,7 @@ class MemoryControl:
             workforce.process(number).resume()
         for number in orders.end:
             # An idle worker may have received a chunk since the measurement, which does not count that chunk.
-            if watch.workers[number].running is not None or not self._machine.in_hand(number):
+            if watch.workers[number].running is not None or not self._machine.dispatched_to(number):
                 self._end_over_limit(number)
 
     def _asked_bytes(self, number: int) -> int:

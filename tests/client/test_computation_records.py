@@ -327,7 +327,7 @@ def test_an_engine_that_has_no_time_leaves_what_was_known():
     source = tracking.EngineSource(engine, run)
     seen = []
     for _ in range(3):
-        source._in_hand = source._in_hand[0], 0.0
+        source._dispatched = source._dispatched[0], 0.0
         seen.append(source.counts().running)
     assert seen == [1, 1, 0]
 

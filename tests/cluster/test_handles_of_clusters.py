@@ -57,7 +57,7 @@ def test_one_that_runs_is_followed_and_cancelled(client: Client, tmp_path: Path)
         computation.explain("y")
     with pytest.raises(TypeError, match="key"):
         runtime.explain(["x"])
-    assert eventually(lambda: sum(worker["in_hand"] for worker in runtime.state()["workers"]) == 1, PATIENCE_S)
+    assert eventually(lambda: sum(worker["dispatched"] for worker in runtime.state()["workers"]) == 1, PATIENCE_S)
     # The scheduler's page calls it the same.
     url = client.dashboard_link.replace("/status", f"/mars/api/v1/computations/{computation.id}")
     with urllib.request.urlopen(url, timeout=20) as answer:

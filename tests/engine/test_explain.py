@@ -111,7 +111,7 @@ def test_memory_is_waited_for():
     run = GraphRun(1, graph_of(*inputs), None, 0)
     text = explain(checked.machine, {1: run}, LABELS)
     assert text.splitlines() == [
-        "2 workers; the store holds 0 B of 100 B, 60 B are reserved for what is in hand, "
+        "2 workers; the store holds 0 B of 100 B, 60 B are reserved for dispatched chunks, "
         "0 B are being written to disk",
         "graph 1: 1 READY, 1 RUNNING",
         f"worker 0 (process 77) has {A}",
@@ -175,7 +175,7 @@ def test_the_state_says_who_runs_what(tmp_path: Path):
         finally:
             (tmp_path / "go on").touch()
             thread.join(100)
-        assert sorted(worker["in_hand"] for worker in state["workers"]) == [0, 1]
+        assert sorted(worker["dispatched"] for worker in state["workers"]) == [0, 1]
         assert {worker["pid"] for worker in state["workers"]} == set(runtime.engine().worker_pids())
         assert state["persisted"] > 0
         assert not state["reservations"]

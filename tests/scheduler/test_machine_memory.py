@@ -177,8 +177,8 @@ def test_one_that_is_larger_than_the_limit_runs_alone():
     host = Host([10, 500, 10, 0], limit=100)
     host.submit(graph_plan)
     while host.step():
-        in_hand = [chunk for hand in host.hands.values() for _, chunk in hand]
-        assert 1 not in in_hand or in_hand == [1]
+        dispatched = [chunk for hand in host.hands.values() for _, chunk in hand]
+        assert 1 not in dispatched or dispatched == [1]
     assert host.finished == {1}
 
 

@@ -111,7 +111,7 @@ class World:
         self.now_s = 0.0
         self.graphs: dict[int, Computation] = {}
         self.forgotten: set[int] = set()
-        #: What each living worker, and the client, has in hand.
+        #: Chunks dispatched to each living worker, and to the client.
         self.hands: dict[int, list[tuple[int, int]]] = {CLIENT: []}
         #: By graph, what runs in the client while nothing else of it can.
         self.alone: dict[int, set[tuple[int, int]]] = {}
@@ -128,7 +128,7 @@ class World:
         assert self.may_fail is None, "a failure for good was not reported"
         for worker, hand in self.hands.items():
             if worker != CLIENT:
-                assert self.machine.in_hand(worker) == hand
+                assert self.machine.dispatched_to(worker) == hand
 
     # -- instructions -----------------------------------------------------------------------------------------
 
@@ -146,8 +146,8 @@ class World:
                 self.run(worker, graph, chunks)
                 if instruction.is_alone:
                     self.alone[graph] = {(graph, chunk) for chunk in chunks}
-                    in_hands = {place for hand in self.hands.values() for place in hand if place[0] == graph}
-                    assert in_hands == self.alone[graph]
+                    dispatched = {place for hand in self.hands.values() for place in hand if place[0] == graph}
+                    assert dispatched == self.alone[graph]
             case Free(graph, chunks):
                 self.free(graph, chunks)
             case Interrupt(worker, graph, force):

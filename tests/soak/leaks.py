@@ -109,9 +109,9 @@ def left_in_engine(runtime: Runtime) -> dict[str, Any]:
 
 
 def _graphs_of(engine: Engine) -> dict[int, Any]:
-    """Return the states of each graph's chunks, and who has some in hand."""
+    """Return the states of each graph's chunks, and the chunks dispatched to each worker."""
     machine = engine._loop.machine
-    hands = {number: machine.in_hand(number) for number in (CLIENT, *engine._registry.workers)}
+    hands = {number: machine.dispatched_to(number) for number in (CLIENT, *engine._registry.workers)}
     return {
         graph: (
             {state: count for state, count in machine.counts(graph).items() if count},

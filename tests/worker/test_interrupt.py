@@ -400,14 +400,14 @@ class FakeHandle:
 
 
 class Host:
-    """One worker that has something of graph 1 in hand, which is to have stopped within a second."""
+    """One worker, to which a chunk of graph 1 is dispatched that is to have stopped within a second."""
 
     def __init__(self) -> None:
         self.handle: Any = FakeHandle()
         self.control = ControlPage(memoryview(bytearray(page_bytes(1))))
         self.control.clear(0)
-        self.in_hand = {(1, 0)}
-        self.cancellation = Cancellation({0: self.handle}, self.control, lambda worker: self.in_hand, 1.0)
+        self.dispatched = {(1, 0)}
+        self.cancellation = Cancellation({0: self.handle}, self.control, lambda worker: self.dispatched, 1.0)
         self.cancellation.add_stop_deadline(self.handle, 1)
         self.now_s = self.cancellation.next_s() or 0.0
 
@@ -445,7 +445,7 @@ def test_a_task_is_interrupted_at_once_and_ended_after_its_time(host: Host) -> N
 
 def test_nothing_is_done_to_a_worker_that_has_given_all_back(host: Host) -> None:
     host.runs(2)
-    host.in_hand.clear()
+    host.dispatched.clear()
     assert host.after(10) == []
     assert host.cancellation.next_s() is None
 
@@ -457,7 +457,7 @@ def test_what_waits_behind_another_graphs_task_has_its_time_after_that(host: Hos
     assert host.stops() == 0
     host.control.clear(0)
     assert host.after(0.5) == []
-    host.in_hand.clear()
+    host.dispatched.clear()
     assert host.after(10) == []
 
 
@@ -472,12 +472,12 @@ def test_a_worker_that_starts_is_waited_for(host: Host) -> None:
 
 
 def test_two_graphs_are_stopped_one_after_the_other(host: Host) -> None:
-    host.in_hand.add((3, 0))
+    host.dispatched.add((3, 0))
     host.cancellation.add_stop_deadline(host.handle, 3)
     host.runs(3)
     assert set(host.after(0.5)) == {"interrupt"}
     assert host.stops() == 3
-    host.in_hand.remove((3, 0))
+    host.dispatched.remove((3, 0))
     host.runs(1)
     assert "kill" not in host.after(1.2)
     assert host.stops() == 1

@@ -44,7 +44,7 @@ class MemoryPolicy(Policy):
         return key % self._count
 
     def on_ready(self, chunk: int, last: int | None) -> None:
-        """Decide the place of a chunk whose inputs are all computed or in hand."""
+        """Decide the place of a chunk whose inputs are all computed or dispatched."""
         places = self._places
         # It follows its last input already, unless that was brought forward.
         if last == chunk - 1 and not places:

@@ -36,7 +36,7 @@ class ServiceClusterMonitor(RuntimeMonitor):
             "workers": [
                 # Process ids of other hosts mean nothing here.
                 {"worker": number, "label": worker["name"], "pid": 0, "running": None, "step": None}
-                | {"in_hand": worker["in_hand"]}
+                | {"dispatched": worker["dispatched"]}
                 for number, worker in enumerate(workers)
             ],
             "memory": {
