@@ -72,8 +72,8 @@ class _World:
         #: Whether any chunk has failed or any worker was lost.
         self.troubled = False
         self._dispatched: list[tuple[int, int]] = []
-        for number in range(workers):
-            self.post(WorkerStarted(number))
+        for worker_id in range(workers):
+            self.post(WorkerStarted(worker_id))
         self.post(GraphSubmitted(1, plan))
 
     def post(self, event: Event) -> None:
@@ -92,7 +92,7 @@ class _World:
     def _running(self) -> tuple[int, int]:
         """Return a random worker and its running chunk: the first dispatched to it."""
         worker, _ = self.chance.choice(self._dispatched)
-        return worker, next(chunk for number, chunk in self._dispatched if number == worker)
+        return worker, next(chunk for worker_id, chunk in self._dispatched if worker_id == worker)
 
     def step(self) -> None:
         """Finish the running chunk of a random worker."""
@@ -124,7 +124,7 @@ class _World:
     def lose(self) -> None:
         """Lose a worker, and restart it."""
         worker, running = self._running()
-        self._dispatched = [(number, chunk) for number, chunk in self._dispatched if number != worker]
+        self._dispatched = [(worker_id, chunk) for worker_id, chunk in self._dispatched if worker_id != worker]
         self.troubled = True
         self.post(WorkerLost(worker, (1, running)))
         self.post(WorkerStarted(worker))

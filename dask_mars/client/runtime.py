@@ -265,8 +265,8 @@ class Runtime(Observed):
         -------
         RuntimeState
             A dict, whose entries are attributes as well; printed, and in notebooks, it is a table. ``graphs``: for
-            each its number, and its chunks by state. ``persisted``: number of persisted chunks. ``reservations``:
-            for each its purpose, its bytes, and whether it was granted. ``workers``: for each its number, its
+            each its id, and its chunks by state. ``persisted``: number of persisted chunks. ``reservations``:
+            for each its purpose, its bytes, and whether it was granted. ``workers``: for each its id, its
             ``label`` (a thread of your process, or a worker with its process), its process id, the Dask key of the
             running chunk, its step (``"prepare"``, ``"load"``, ``"compute"`` or ``"seal"``), and the number of
             chunks ``dispatched`` to it. ``store``: bytes stored, limit, reserved for dispatched chunks, and
@@ -309,7 +309,7 @@ class Runtime(Observed):
         Returns
         -------
         Profile
-            A dict of dicts that shows itself as tables, and has `to_dict` and `to_pandas`. It maps the number of
+            A dict of dicts that shows itself as tables, and has `to_dict` and `to_pandas`. It maps the graph id of
             the computation and the name of the layer to ``count``, the number of computed chunks, ``total_s`` and
             ``mean_s``, their time with sealing, and ``stored_bytes``, the size of their values in the store,
             without small ones, which are not stored. A chain of layers that runs as one counts for the last layer.
@@ -408,9 +408,9 @@ class Runtime(Observed):
     def _state_in_words(self) -> str:
         return "closed" if self._closed else "running" if self.running_engine() else "not started"
 
-    def _cancel_graph(self, number: int) -> bool:
+    def _cancel_graph(self, graph_id: int) -> bool:
         engine = self.running_engine()
-        return engine is not None and engine.cancel_graph(number)
+        return engine is not None and engine.cancel_graph(graph_id)
 
     def _repr_html_(self) -> str:
         from dask_mars import units

@@ -64,7 +64,7 @@ class EngineSource:
         running, asked_s = self._dispatched
         if time.monotonic() - asked_s > _GOOD_S:
             try:
-                running = self._engine.inspection.dispatched_of(self.run.number, _PATIENCE_S)
+                running = self._engine.inspection.dispatched_of(self.run.id, _PATIENCE_S)
             except TimeoutError:
                 # An old answer is better than none.
                 pass
@@ -103,7 +103,7 @@ class Last(NamedTuple):
     #: Number of chunks to compute.
     total: int
     #: The layers of chunks.
-    numbering: LayerIndex
+    layer_index: LayerIndex
     #: Columns of `ChunkMeasurements`.
     durations_s: array[float]
     stored_bytes: array[int]
@@ -131,7 +131,7 @@ class FinalSource:
         """Count the chunks by layer, and drop the measurements."""
         last = self._last
         if last is not None:
-            last.numbering.look_roughly()
+            last.layer_index.look_roughly()
         self.counts()
         self.layers()
         self._last = None
@@ -148,9 +148,9 @@ class FinalSource:
         """Count the chunks of each layer."""
         last = self._last
         if self._layers is None and last is not None:
-            last.numbering.look()
-            self._edges = edges_of(last.numbering, last.inputs)
-            self._layers = last.numbering.count(last.durations_s, last.stored_bytes, (), last.failed)
+            last.layer_index.look()
+            self._edges = edges_of(last.layer_index, last.inputs)
+            self._layers = last.layer_index.count(last.durations_s, last.stored_bytes, (), last.failed)
         assert self._layers is not None
         return self._layers
 
@@ -166,7 +166,7 @@ class FinalSource:
         last = self._last
         if last is None:
             return BlockStates([], "", truncated=True)
-        return blocks_of(last.numbering, layer, last.durations_s, (), last.failed)
+        return blocks_of(last.layer_index, layer, last.durations_s, (), last.failed)
 
     def explain(self, key: object = None, patience_s: float | None = None) -> str:
         """Return that the computation is ending; no chunk of it is dispatched."""

@@ -63,7 +63,7 @@ class MemoryAccount:
         Reservations of dispatched tasks and of data on their way, and requests of running tasks. Tasks may use
         some of it already.
     private : tuple of ProcessMemory
-        Private memory of each process: the one that the engine lives in, then the workers by number.
+        Private memory of each process: the one that the engine lives in, then the workers by id.
     library_bytes : int
         Approximate memory of programs and libraries, which count once.
     on_disk_bytes : int

@@ -38,7 +38,7 @@ def account(workers: int = 2) -> MemoryAccount:
         promised_bytes=16 * MIB,
         private=(
             ProcessMemory(None, 77, 120 * MIB),
-            *[ProcessMemory(number, 100 + number, (50 + number) * MIB) for number in range(workers)],
+            *[ProcessMemory(worker_id, 100 + worker_id, (50 + worker_id) * MIB) for worker_id in range(workers)],
         ),
         library_bytes=30 * MIB,
         on_disk_bytes=300 * MIB,

@@ -145,8 +145,8 @@ class Host:
             case ReadAhead(objects):
                 assert self.on_disk >= set(objects)
                 self.announced += objects
-            case GrantReservation(number):
-                self.granted.append(number)
+            case GrantReservation(reservation_id):
+                self.granted.append(reservation_id)
             case FinishGraph():
                 self.finished.add(graph)
             case Refuse(_, chunk, _, _):

@@ -151,7 +151,7 @@ class World:
             case Free(graph, chunks):
                 self.free(graph, chunks)
             case Interrupt(worker, graph, force):
-                assert any(number == graph for number, _ in self.hands[worker])
+                assert any(graph_id == graph for graph_id, _ in self.hands[worker])
                 assert force == computation.cancelled
             case FinishGraph(graph):
                 assert not computation.outcome
@@ -166,7 +166,7 @@ class World:
                 computation.outcome = "failed"
             case ForgetGraph(graph):
                 assert computation.over
-                assert not any(number == graph for hand in self.hands.values() for number, _ in hand)
+                assert not any(graph_id == graph for hand in self.hands.values() for graph_id, _ in hand)
                 self.forgotten.add(graph)
 
     def run(self, worker: int, graph: int, chunks: list[int]) -> None:
@@ -193,8 +193,8 @@ class World:
     def doable(self, worker: int, graph: int) -> list[int]:
         """Return what a worker could come to if all before it succeeded."""
         chunks: list[int] = []
-        for number, chunk in self.hands[worker]:
-            if number == graph and not self.missing(worker, graph, chunk, chunks):
+        for graph_id, chunk in self.hands[worker]:
+            if graph_id == graph and not self.missing(worker, graph, chunk, chunks):
                 chunks.append(chunk)
         return chunks
 
@@ -348,7 +348,7 @@ class RandomWorld(RuleBasedStateMachine):
         worker = data.draw(st.sampled_from(busy))
         hand = self.world.hands[worker]
         graph = data.draw(st.sampled_from(sorted({graph for graph, _ in hand})))
-        chunks = [chunk for number, chunk in hand if number == graph]
+        chunks = [chunk for graph_id, chunk in hand if graph_id == graph]
         if doable:
             chunks = self.world.doable(worker, graph)
         if not chunks:

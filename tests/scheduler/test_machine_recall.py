@@ -80,7 +80,7 @@ def test_what_needs_the_running_chunk_is_not_asked_for() -> None:
     machine = CheckedMachine(2, silence_s=1.0)
     # A chain behind a slow chunk, of operands that are known to be fast.
     machine.submit((), (), (1,), (2,), outputs=[0, 3], operand_of=[0, 0, 1, 2])
-    held = {number: machine.machine.dispatched_to(number) for number in (0, 1)}
+    held = {worker: machine.machine.dispatched_to(worker) for worker in (0, 1)}
     assert held == {0: [(1, 0)], 1: [(1, 1)]}
     machine.finish(0, 0, seconds=1e-6)
     assert machine.post(TimePassed(), after_s=10.0) == []

@@ -32,7 +32,7 @@ class MemoryPolicy(Policy):
         self._places: dict[int, int] = {}
 
     def key_of(self, chunk: int) -> int:
-        """Return the place of a chunk, with the chunk's number as tie-breaker."""
+        """Return the place of a chunk, with the chunk's id as tie-breaker."""
         place = self._places.get(chunk)
         if place is None:
             # Before chunks brought forward to the same place, which come before initial chunks.
