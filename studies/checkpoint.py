@@ -65,7 +65,7 @@ class Deaths(NamedTuple):
 
     @property
     def repeated_beyond(self) -> int:
-        """How many of these were not in workers' hands when these died."""
+        """How many of these were not dispatched to workers when these died."""
         return max(self.repeated - self.deaths * WORKERS, 0)
 
 

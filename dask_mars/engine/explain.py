@@ -127,7 +127,7 @@ def _reasons(
         growing = machine.growing().get(holder_id)
         if growing is not None and growing[:2] == (graph_id, chunk):
             before = f", and waits for {format_bytes(growing[2])} of memory to grow by"
-        yield f"{name} is in the hands of {where}{before}"
+        yield f"{name} is dispatched to {where}{before}"
     elif missing:
         yield f"{name} waits for {len(missing)} of its {len(run.graph.inputs[chunk])} inputs"
         yield from _reasons(machine, run, graph_id, missing[0], now_s, steps, labels)

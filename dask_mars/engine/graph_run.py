@@ -124,7 +124,7 @@ class ChunkMeasurements(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class GraphRun:
-    """A graph in the engine's hands."""
+    """A graph that the engine computes."""
 
     id: int
     graph: ChunkGraph

@@ -590,8 +590,8 @@ def test_what_was_brought_forward_and_failed_waits_for_its_retry():
     assert checked.machine.dispatched_to(0) == [(1, 8)]
     checked.post(ChunkFailed(0, 1, 8))
     started = []
-    while hand := checked.machine.dispatched_to(0):
-        started.append(hand[0][1])
-        checked.finish(0, hand[0][1])
+    while places := checked.machine.dispatched_to(0):
+        started.append(places[0][1])
+        checked.finish(0, places[0][1])
     assert started == [4, 5, 6, 7, 9]
     assert checked.post(TimePassed(), after_s=1.0) == [Run(0, 1, [8])]

@@ -190,7 +190,7 @@ def test_whatever_is_asked_for_all_is_computed_or_refused(seed):
         pending = follow
         if pending:
             continue
-        running = {worker: hand[0][1] for worker in range(workers) if (hand := machine.dispatched_to(worker))}
+        running = {worker: places[0][1] for worker in range(workers) if (places := machine.dispatched_to(worker))}
         able = [worker for worker in running if worker not in machine.growing()]
         if not able:
             break

@@ -108,8 +108,8 @@ class Supervisor:
         self._closing.set()
         with self._lock:
             runner = self._runner
-            for has in self._dispatched.values():
-                has.forgive()
+            for job in self._dispatched.values():
+                job.forgive()
             if self._later is not None:
                 self._later.cancel()
         if runner is not None:
@@ -128,12 +128,12 @@ class Supervisor:
     def submit(self, number: int, on_taken: OnTaken | None = None) -> bool:
         """Queue a recorded computation."""
         with self._lock:
-            waiting = Job(number, False, on_taken)
-            self._queue.append(waiting)
+            job = Job(number, False, on_taken)
+            self._queue.append(job)
             self._dispatch()
             begun = number in self._dispatched
             if not begun:
-                waiting.on_taken = None
+                job.on_taken = None
             return begun
 
     def cancel(self, number: int) -> bool:
@@ -151,30 +151,30 @@ class Supervisor:
             self._drop(number)
 
     def _drop(self, number: int) -> None:
-        for waiting in self._queue:
-            if waiting.number == number:
-                self._record(partial(self._leave, waiting))
+        for queued in self._queue:
+            if queued.number == number:
+                self._record(partial(self._leave, queued))
                 return
-        has = self._dispatched.get(number)
-        if has is None or self._runner is None or has.deadline is not None:
+        job = self._dispatched.get(number)
+        if job is None or self._runner is None or job.deadline is not None:
             return
-        has.deadline = threading.Timer(_CANCEL_S, self._end_stubborn, (has, self._runner))
-        has.deadline.daemon = True
-        has.deadline.start()
+        job.deadline = threading.Timer(_CANCEL_S, self._end_stubborn, (job, self._runner))
+        job.deadline.daemon = True
+        job.deadline.start()
         self._runner.send({"do": "cancel", "number": number})
 
-    def _leave(self, waiting: Job) -> None:
-        if waiting in self._queue:
-            self._ended(waiting.number, "cancelled")
-            self._queue.remove(waiting)
+    def _leave(self, job: Job) -> None:
+        if job in self._queue:
+            self._ended(job.number, "cancelled")
+            self._queue.remove(job)
 
-    def _end_stubborn(self, has: Job, runner: RunnerProcess) -> None:
+    def _end_stubborn(self, job: Job, runner: RunnerProcess) -> None:
         """End the runner because a cancelled computation does not end."""
         with self._lock:
-            if self._dispatched.get(has.number) is not has or self._runner is not runner:
+            if self._dispatched.get(job.number) is not job or self._runner is not runner:
                 return
             logger.error("a cancelled computation does not end: the process that computes is ended")
-            self._blamed = has.number
+            self._blamed = job.number
             runner.kill()
 
     def live(self, number: int) -> Json:
@@ -249,18 +249,18 @@ class Supervisor:
                 runner.is_ready = True
                 self._dispatch()
                 return
-            has = self._dispatched.get(message["number"])
-            if has is None:
+            job = self._dispatched.get(message["number"])
+            if job is None:
                 return
             if message["say"] == "progress":
-                has.live = message["progress"]
-                has.live["revision"] = self._store.next_revision()
+                job.live = message["progress"]
+                job.live["revision"] = self._store.next_revision()
                 return
             if message["say"] == "taken":
-                self._record(partial(self._on_taken, has))
+                self._record(partial(self._on_taken, job))
             else:
-                has.forgive()
-                self._record(partial(self._on_over, has, message))
+                job.forgive()
+                self._record(partial(self._on_over, job, message))
 
     def _dispatch(self) -> None:
         """Send queued computations, up to the runner's limit."""
@@ -274,18 +274,18 @@ class Supervisor:
                 self._queue[0].is_suspect or any(one.is_suspect for one in self._dispatched.values())
             ):
                 return
-            has = self._queue[0]
-            row = self._store.numbered(has.number)
+            job = self._queue[0]
+            row = self._store.numbered(job.number)
             if row is None or row["state"] in OVER:
                 self._queue.popleft()
                 continue
             try:
-                self._store.update(has.number, state="preparing", started=row["started"] or time.time())
+                self._store.update(job.number, state="preparing", started=row["started"] or time.time())
             except CannotRecord as error:
                 self._try_later(error)
                 return
             self._queue.popleft()
-            self._dispatched[has.number] = has
+            self._dispatched[job.number] = job
             runner.send(_order(row, self._store))
 
     # -- while records cannot be written ------------------------------------------------------------------------
@@ -328,26 +328,26 @@ class Supervisor:
 
     # -- messages of the runner ---------------------------------------------------------------------------------
 
-    def _on_taken(self, has: Job) -> None:
-        self._store.update(has.number, state="running")
-        has.taken()
+    def _on_taken(self, job: Job) -> None:
+        self._store.update(job.number, state="running")
+        job.taken()
 
-    def _on_over(self, has: Job, message: Json) -> None:
+    def _on_over(self, job: Job, message: Json) -> None:
         is_refused = message["say"] == "refused"
         state = "failed" if is_refused else message["say"]
         facts = {name: message.get(name) for name in ("result", "error", "progress")}
-        self._ended(has.number, state, message["file_bytes"], int(is_refused), **facts)
+        self._ended(job.number, state, message["file_bytes"], int(is_refused), **facts)
 
     def _ended(self, number: int, state: str, file_bytes: int = 0, refused: int = 0, **facts: Json | None) -> None:
         """Record the end of a computation."""
         told = {name: json.dumps(value) for name, value in facts.items() if value is not None}
         id = self._store.end(number, state, file_bytes, refused=refused, **told)
-        has = self._dispatched.pop(number, None)
+        job = self._dispatched.pop(number, None)
         if id is None:
             # It was removed meanwhile, and so are its files.
             self._store.remove_files(number)
-        if has is not None:
-            has.taken()
+        if job is not None:
+            job.taken()
         self._on_end(id)
 
     def _died(self, exit_code: int) -> None:
@@ -373,9 +373,9 @@ class Supervisor:
                 continue
             attempt = row["attempt"] + 1
             self._store.update(number, state="queued", attempt=attempt, losses=losses, saved_bytes=saved_bytes)
-            has = self._dispatched.pop(number)
-            has.is_suspect, has.live = losses > 0, {}
-            self._queue.appendleft(has)
+            job = self._dispatched.pop(number)
+            job.is_suspect, job.live = losses > 0, {}
+            self._queue.appendleft(job)
         self._blamed = None
 
 
