@@ -75,11 +75,7 @@ def _reads_of_reducers(graph: ChunkGraph, fixed: Collection[int]) -> dict[int, d
         for operand_id, operand in enumerate(graph.operands)
         if any(operand.functions[operand.steps[-1].function] is function for function in _MAPS)
     }
-    reduces = {
-        operand_id: steps
-        for operand_id, operand in enumerate(graph.operands)
-        if (steps := _reducing_steps(operand))
-    }
+    reduces = {id: steps for id, operand in enumerate(graph.operands) if (steps := _reducing_steps(operand))}
     reads: dict[int, dict[int, int]] = {}
     for chunk, operand in enumerate(graph.operand_of) if maps and reduces else ():
         if operand not in reduces or chunk in fixed:

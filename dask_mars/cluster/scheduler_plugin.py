@@ -246,11 +246,8 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         workers = self._scheduler.workers
         agent_ids = {address: agent_id for agent_id, address in enumerate(agents)}
         tasks = self._in_order(computation)
-        index_of = {task.key: index for index, task in enumerate(tasks)}
-        inputs = [
-            tuple([index_of[source.key] for source in task.dependencies if source.key in index_of])
-            for task in tasks
-        ]
+        places = {task.key: index for index, task in enumerate(tasks)}
+        inputs = [tuple([places[at.key] for at in task.dependencies if at.key in places]) for task in tasks]
         finished, dispatched, replicas = [], {}, {}
         begun: defaultdict[str, int] = defaultdict(int)
         for index, task in enumerate(tasks):

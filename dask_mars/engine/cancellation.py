@@ -51,9 +51,7 @@ class Cancellation:
         """Interrupt or end the workers that are due."""
         while self._heap and self._heap[0][0] <= now_s:
             _, _, handle, graph, end_s = heapq.heappop(self._heap)
-            if not self._is_gone(handle) and any(
-                graph_id == graph for graph_id, _ in self._dispatched_to(handle.id)
-            ):
+            if not self._is_gone(handle) and any(id == graph for id, _ in self._dispatched_to(handle.id)):
                 self._stop(handle, graph, now_s, end_s)
 
     def _stop(self, handle: WorkerHandle, graph: int, now_s: float, end_s: float) -> None:

@@ -113,9 +113,7 @@ class Engine:
 
         def command() -> None:
             self._loop.post(GraphCancelled(run.id))
-            dispatched = [
-                chunk for graph_id, chunk in self._loop.machine.dispatched_to(CLIENT) if graph_id == run.id
-            ]
+            dispatched = [chunk for id, chunk in self._loop.machine.dispatched_to(CLIENT) if id == run.id]
             if abandoned := [chunk for chunk in dispatched if chunk not in computed_in_client]:
                 self._loop.post(ChunksReturned(CLIENT, run.id, abandoned, to_client=False))
 

@@ -174,9 +174,4 @@ class Inspection:
 
     def _dispatched_of(self, graph: int) -> list[int]:
         holders = [*self._registry.workers, CLIENT]
-        return [
-            chunk
-            for holder in holders
-            for graph_id, chunk in self._machine.dispatched_to(holder)
-            if graph_id == graph
-        ]
+        return [chunk for holder in holders for id, chunk in self._machine.dispatched_to(holder) if id == graph]

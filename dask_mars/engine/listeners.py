@@ -104,10 +104,7 @@ class EngineView:
     def computed(self) -> dict[int, int]:
         """Return the number of computed chunks of each computation, by its number."""
         runs = list(self.runs.items())
-        return {
-            graph_id: int(np.count_nonzero(np.asarray(run.measurements.durations_s) >= 0))
-            for graph_id, run in runs
-        }
+        return {id: int(np.count_nonzero(np.asarray(run.measurements.durations_s) >= 0)) for id, run in runs}
 
     def pids(self) -> dict[int, int]:
         """Return the system's id of each worker's process or thread, by the worker's id."""

@@ -334,9 +334,8 @@ class Workforce:
             self._note_start_failure(handle, code)
         if is_loading:
             return
-        running = (
-            self._inspection.running(worker_id) if over_limit is None else self._inspection.current(worker_id)
-        )
+        find_running = self._inspection.running if over_limit is None else self._inspection.current
+        running = find_running(worker_id)
         record_death(self._machine, self._runs, worker_id, code, running, over_limit)
         self._release_ended(handle)
         self._post(WorkerLost(worker_id, running, handle.ready, over_limit is not None, has_crashed(code)))

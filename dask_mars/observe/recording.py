@@ -195,9 +195,7 @@ class Track:
         for chunk, times in self.failed.items():
             failed[int(layer_ids[chunk])] += times
         counted = self.index.count(self.durations_s, self.stored_bytes)
-        return {
-            layer.name: self._costs_of(layer_id, layer, failed[layer_id]) for layer_id, layer in enumerate(counted)
-        }
+        return {layer.name: self._costs_of(id, layer, failed[id]) for id, layer in enumerate(counted)}
 
     def _costs_of(self, layer_id: int, layer: LayerCounts, failed: int) -> LayerCosts:
         load_s, seal_s = float(self._load_s[layer_id]), float(self._seal_s[layer_id])

@@ -18,11 +18,7 @@ _MOST_BLOCKS = 1_000_000
 
 def with_reads(graph: ChunkGraph, declared: dict[str, Declared]) -> dict[str, Declared]:
     """Return the declarations of layers, extended by the sizes of slices that further layers read."""
-    reading = {
-        operand_id: found[1]
-        for operand_id, operand in enumerate(graph.operands)
-        if (found := reading_step(operand))
-    }
+    reading = {id: found[1] for id, operand in enumerate(graph.operands) if (found := reading_step(operand))}
     if not reading:
         return declared
     layers: dict[str, tuple[Any, list[dict[int, int]]]] = {}
