@@ -230,14 +230,14 @@ def parse_size(size: int | float | str, name: str) -> int:
 
 
 def _bytes(given: Any) -> int | None:
-    """Return a number of bytes, None if that is none."""
+    """Return a setting as a number of bytes, None if it is not one."""
     # True is a number to Python, and hardly to the user.
     if isinstance(given, bool):
         return None
     if isinstance(given, numbers.Real):
         number: Any = given
         return math.floor(number) if math.isfinite(number) else None
-    # Dask takes a unit alone for one of it, and nothing for a byte.
+    # Dask would parse "MiB" as 1 MiB, and an empty text as one byte.
     if not isinstance(given, str) or not any(map(str.isdigit, given)):
         return None
     try:
@@ -276,7 +276,7 @@ _MEMORY = (
     "'60%' or 0.6"
 )
 _SIZE = "0 or more bytes, or text such as '16 kiB'"
-#: What the schema's formats are in words, and whether a text has them.
+#: The schema's formats: a description of each, and a function that checks a text.
 _FORMATS: dict[str, tuple[str, Callable[[str], bool]]] = {
     "memory": (_MEMORY, _is_memory),
     "size": (_SIZE, _is_size),

@@ -134,8 +134,8 @@ def get(dsk: Any, keys: Any, *, num_workers: int | None = None, retries: int | N
     keys : key or nested list of keys
         What to compute.
     num_workers : int, optional
-        Most workers for this computation; more are started if necessary. Default: ``num_workers`` in Dask's
-        configuration, else all.
+        Maximum number of workers for this computation; more are started if necessary. Default: ``num_workers`` in
+        Dask's configuration, else all.
     retries : int, optional
         Retries of a failed task. Default: ``dask-mars.retries``, which is 0.
     **options

@@ -12,7 +12,7 @@ from typing import Any
 
 from dask_mars.setting_table import SECTION, schema
 
-#: What JSON's types are called in messages.
+#: Names of JSON's types in messages.
 _TYPES = {
     "integer": "a whole number",
     "number": "a number",
@@ -28,7 +28,7 @@ _known_unknowns: set[str] = set()
 
 def check(tree: Any, formats: Mapping[str, tuple[str, Callable[[str], bool]]]) -> None:
     """Compare the settings with the schema."""
-    # Imported for those only who have changed a setting.
+    # Imported only if the user has changed a setting.
     from fastjsonschema import JsonSchemaValueException
 
     plain = _plain(tree)

@@ -27,7 +27,7 @@ _OF_RUNTIMES = ("memory_limit", "policy")
 class Options(NamedTuple):
     """Options of a computation."""
 
-    #: Most workers; None for all.
+    #: Maximum number of workers; None for all.
     num_workers: int | None = None
     #: Retries of a failed task; None for the configured value.
     retries: int | None = None

@@ -1,4 +1,4 @@
-"""`Runtime`: an engine in the user's hands."""
+"""`Runtime`: the user's handle of an engine, its settings and its computations."""
 
 from __future__ import annotations
 

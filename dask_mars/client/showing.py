@@ -16,9 +16,9 @@ from dask_mars.html import render
 from dask_mars.observe.counts import ChunkCounts, LayerCounts
 from dask_mars.tables import COLOURS, Bar, Dot, Table, cut, named
 
-#: Most rows of layers, and of computations, in a notebook.
+#: Maximum number of rows of layers, and of computations, in a notebook.
 _MOST_ROWS, _MOST_COMPUTATIONS = 20, 10
-#: Most characters of an error message.
+#: Maximum number of characters of an error message.
 _MESSAGE_CHARACTERS = 200
 _OTHER_COLOUR = "#8a8a8a"
 #: Matches ids behind keys, which only readers of logs need.

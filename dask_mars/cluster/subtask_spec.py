@@ -246,7 +246,7 @@ def task_of_large(key: Hashable, value: Any) -> Task | None:
     try:
         data = dumps(value, buffers.append)
     except Exception:
-        # The reader cannot be packed with it either, and runs in the user's process.
+        # The chunks that read the value cannot be packed either, and run in the user's process.
         return None
     # Dask copies bytes at each step on their way, but not arrays.
     arrays = [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]

@@ -1,4 +1,4 @@
-"""Dask's tasks of subtasks: one computes a subtask, others take its result apart for its readers."""
+"""Dask tasks for subtasks: one computes a subtask, others split its result for its readers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STAYING_GROUP_BYTES = 1 << 27
 
 
 class SubtaskTasks:
-    """Makes Dask's tasks of a computation's subtasks."""
+    """Makes the Dask tasks for a computation's subtasks."""
 
     def __init__(self, computation: ClusterComputation, packer: Packer, cut: Cut, local_tasks: LocalTasks) -> None:
         client, graph = computation.client, computation.graph

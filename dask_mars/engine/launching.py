@@ -92,7 +92,7 @@ class ForkedProcess:
             try:
                 pid, status = os.waitpid(self.pid, options)
             except ChildProcessError:
-                # Somebody else has collected it, or the user's process ignores SIGCHLD.
+                # Other code has already reaped it, or the user's process ignores SIGCHLD.
                 self.returncode = 0
             else:
                 if pid:

@@ -1,4 +1,4 @@
-"""Keeps an engine within its memory limit: answers requests of workers, has memory given back, pauses and ends."""
+"""Keeps an engine within its memory limit: answers workers' requests, frees memory, pauses and ends workers."""
 
 from __future__ import annotations
 

@@ -91,8 +91,8 @@ class ObjectTable:
 
     def move(self, ids: Iterable[ObjectId], ref: ObjectRef, besides: WorkerHandle | None = None) -> None:
         """Change the location of an object under all of its ids."""
-        # The workers that know the old location learn the new one, `besides` one that has reported it; of an
-        # object that goes to disk they forget the location.
+        # Workers that know the old location are sent the new one, except the worker `besides`, which reported it.
+        # If the object went to disk, they forget the location instead.
         self._is_spilling = is_spilled(ref)
         for graph, chunk in ids:
             persisted = self.persisted.get((graph, chunk))
@@ -116,7 +116,7 @@ class ObjectTable:
         return after
 
     def _make_forget(self, graph: int, chunks: Sequence[int]) -> None:
-        """Make the workers forget the locations of chunks."""
+        """Tell the workers to forget the locations of chunks."""
         for handle in self._workers.values():
             known = handle.known.get(graph)
             if known:

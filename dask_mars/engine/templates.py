@@ -163,10 +163,10 @@ class Templates:
         self._lock = Lock()
         self._template: Template | None = None
         self._keeper: Keeper | None = None
-        #: What the present template has read at its start.
+        #: Environment variables that the present template has read at its start.
         self._surroundings: dict[str, str] = {}
         self._users: set[int] = set()
-        #: Whether the present template has forked a process, and surroundings in which templates do not come up.
+        #: Whether the present template has forked a process, and environment in which templates fail to start.
         self._has_forked = False
         self._hopeless: dict[str, str] | None = None
 
@@ -249,7 +249,7 @@ class TemplateUser:
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        #: Whether processes will start as soon as the template is up.
+        #: Whether processes will start as soon as the template is ready.
         self.is_awaiting = self.is_unused = False
         #: Numbers of those in whose place no thread computes.
         self.awaited: set[int] = set()
@@ -261,7 +261,7 @@ class TemplateUser:
         return self.is_awaiting
 
     def next_s(self, now_s: float) -> float | None:
-        """Return when to look again whether it is up, None if no process waits."""
+        """Return when to check again whether it is ready, None if no process waits."""
         return now_s + _POLL_S if self.is_awaiting else None
 
     def take_due(self) -> set[int]:

@@ -235,7 +235,7 @@ class ChunkGraph:
     declared: Mapping[str, Declared] = field(default_factory=dict)
     #: Declared bytes of chunks whose value is a tuple of several chunks' values.
     joined_bytes: dict[int, int] = field(default_factory=dict)
-    #: Surroundings for its tasks, if another process has set them.
+    #: Context of its tasks, if another process has set it.
     surroundings: Mapping[str, bytes] | None = None
 
     def __len__(self) -> int:

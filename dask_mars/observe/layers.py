@@ -30,7 +30,7 @@ NO_LAYER = -1
 _first: Callable[[Any], Any] = itemgetter(0)
 #: Stands for the head of chunks that are no tasks.
 _DATA = object()
-#: Most blocks of a layer that are shown.
+#: Maximum number of blocks of a layer that are shown.
 MOST_BLOCKS = 100_000
 #: Number of chunks of each layer whose inputs are read: those of a layer are alike.
 _SAMPLED = 200

@@ -25,9 +25,9 @@ class Identity(NamedTuple):
 
 #: Identities of classes, and of functions in ``__main__``, that this process has sent or received.
 _identities: weakref.WeakKeyDictionary[Any, Identity] = weakref.WeakKeyDictionary()
-#: By token: what was defined in this process, and classes that it has received. Functions are received anew.
+#: Definitions of this process and received classes, by token. Functions are not reused.
 _known: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-#: What was received, rather than defined in this process.
+#: Classes and functions that were received, not defined in this process.
 _received: weakref.WeakSet[Any] = weakref.WeakSet()
 #: Attributes of members of enumerations that Python sets itself.
 _MEMBER_NAMES = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})

@@ -1,4 +1,4 @@
-"""Exceptions on their way from a worker to the user, whatever they are made of."""
+"""Sends exceptions from a worker to the user, also those that cannot be pickled."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Parameters:
     #: Silence after which a worker gets no new work and, if another is idle, its queue is recalled (exponential
     #: back-off).
     silence_s: float = 0.02
-    #: How often a worker may die on the same chunk before the chunk is FATAL; see `allowed_losses`.
+    #: Number of worker deaths at one chunk before the chunk is FATAL; see `allowed_losses`.
     allowed_worker_losses: int = 3
     #: Delay before the first retry, doubled for each further one up to the limit.
     retry_delay_s: float = 0.1

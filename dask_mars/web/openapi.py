@@ -94,7 +94,7 @@ class _Schemas:
         if route.body is not None:
             body = {"type": "string", "format": "binary", "x-header": self.of(route.body)}
             described["requestBody"] = {"required": True, "content": {wire.MEDIA_TYPE: {"schema": body}}}
-        # Any route may be asked for nonsense, or by somebody without a token.
+        # Any route may get an invalid request, or one without a token.
         statuses = (400, 401, 403, *route.problems)
         problems: Json = {str(status): {"$ref": "#/components/responses/Problem"} for status in statuses}
         responses = {str(status): self.answer(answer) for status, answer in route.answers.items()}

@@ -155,7 +155,7 @@ class _Forks:
     """Forks children of this process's parent, which so sees their end, and whose end they see."""
 
     def __init__(self) -> None:
-        # `os.fork` does the same before and after, with the interpreter's lock held in between.
+        # `os.fork` does the same before and after, with the GIL held in between.
         self._libc = ctypes.PyDLL(None)
         self._address = ctypes.c_void_p(self._find_thread_id())
         flags = _CLONE_PARENT | _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID | signal.SIGCHLD

@@ -94,7 +94,7 @@ def _input_bytes_by_host(
 
 
 def _most_bytes(held: Mapping[int, int], loads: Mapping[int, int], allowed: Collection[int]) -> int:
-    """Return the host with most bytes of a chunk's inputs, among equals the least chosen one."""
+    """Return the host with most bytes of a chunk's inputs, among equals the one that was chosen least often."""
     if len(held) == 1:
         host = next(iter(held))
         if host in allowed:
@@ -168,7 +168,7 @@ def cut(
 
 
 def _capacity_s(placed: Sequence[int], seconds: Sequence[float], slots: Mapping[int, int]) -> float:
-    """Return the most time that the chunks of one subtask may take."""
+    """Return the maximum time that the chunks of one subtask may take."""
     total = sum([spent for host, spent in zip(placed, seconds, strict=True) if host >= 0])
     count = SUBTASKS_PER_SLOT * max(sum(slots.values()), 1)
     # Slightly more than the share: rounding must not exclude the last of equally large chunks.

@@ -21,13 +21,13 @@ from dask_mars.web.service.store import CannotRecord, ServiceStore
 
 logger = logging.getLogger("dask_mars.web")
 
-#: Most computations in the runner's hands; others are queued.
+#: Maximum number of computations that the runner has at a time; others are queued.
 AT_ONCE = 8
-#: Number of runner deaths after which a computation in its hands fails, unless it progresses between them.
+#: Number of runner deaths after which a computation that it had fails, unless it progresses between them.
 _LOSSES = 3
 #: Pause before the restart of a runner that died early, doubled each time up to the second, in seconds.
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
-#: Most deaths in a row before the runner is ready; then the installation may be broken.
+#: Maximum number of deaths in a row before the runner is ready; then the installation may be broken.
 _MOST_UNREADY = 5
 #: Pause between attempts to write records to a failing disk, in seconds.
 _RECORD_PAUSE_S = 1.0
