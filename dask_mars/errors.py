@@ -39,7 +39,7 @@ class UnknownDask(MarsError, ImportError):
 class DaskDiffers(DeclaredError, UserWarning):
     """Dask lacks a private name, or does not behave as dask_mars expects; computations may be slower.
 
-    `missing` are names that it lacks, and `error` was raised while an expression of Dask's was read.
+    `missing` are names that it lacks, and `error` was raised while a Dask expression was read.
     """
 
     dask_version: str

@@ -373,7 +373,7 @@ def _mark(task: Any) -> Any:
 
 @contextlib.contextmanager
 def _hints() -> Iterator[None]:
-    """Add advice to errors of tasks that need a worker of Dask's around them."""
+    """Add advice to errors of tasks that must run within a Dask worker."""
     try:
         yield
     except (RuntimeError, ValueError) as error:

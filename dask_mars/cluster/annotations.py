@@ -75,7 +75,7 @@ class TaskAnnotations:
         }
 
     def in_thread(self, number: int) -> bool:
-        """Return whether a thread of Dask's must compute a subtask."""
+        """Return whether a Dask thread must compute a subtask."""
         return self._subtasks[number].chunks[0] in self._requirements.threads
 
     def needs_files(self, number: int) -> bool:

@@ -59,7 +59,7 @@ class Constraints:
     once: str | None = None
     #: The only agent that may compute it, because it has the needed files.
     required_agent: str | None = None
-    #: Whether a thread of Dask's worker must compute it.
+    #: Whether a Dask thread must compute it.
     in_thread: bool = False
 
 

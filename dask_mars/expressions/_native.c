@@ -15,7 +15,7 @@
 #include "_moments.h"
 #include "_source.h"
 
-/* Numbers that a source makes at a time, to be in the second-level cache when they are read. */
+/* Numbers that a source generates at a time: few enough to stay in the second-level cache. */
 #define HISTOGRAM_WINDOW (1 << 15)
 #define MOMENTS_WINDOW (1 << 15)
 
@@ -26,7 +26,7 @@ typedef struct {
     struct program program;
 } Program;
 
-/* Have Python's signal handlers run, if any has to; -1 if one has raised. */
+/* Run Python's signal handlers if a signal is pending; return -1 if one has raised. */
 static int look_for_signals(void)
 {
     PyGILState_STATE state = PyGILState_Ensure();
@@ -268,7 +268,7 @@ static PyObject *without_nan_(PyObject *Py_UNUSED(module), PyObject *arguments)
     return loop_capsule(without_nan_loop((char)type));
 }
 
-/* Whether an object is an aligned array of one dimension, without gaps, of a type. */
+/* Return whether an object is an aligned, contiguous array of one dimension and the given type. */
 static int is_plain(PyObject *object, int type)
 {
     PyArrayObject *array = (PyArrayObject *)object;
@@ -276,7 +276,7 @@ static int is_plain(PyObject *object, int type)
            && PyArray_IS_C_CONTIGUOUS(array) && PyArray_ISALIGNED(array) && PyArray_ISNOTSWAPPED(array);
 }
 
-/* Doubles: an array's, or those that a source still has. */
+/* Doubles of an array, or the remaining ones of a source. */
 struct doubles {
     const double *values;
     struct source *source;
@@ -348,7 +348,7 @@ static PyObject *histogram_(PyObject *Py_UNUSED(module), PyObject *arguments)
     Py_RETURN_NONE;
 }
 
-/* Add whole rows of a source, some rows at a time. Returns -1 if there is no memory. */
+/* Add whole rows of a source, some rows at a time. Return -1 if there is no memory. */
 static int add_moments_of_source(struct source *source, npy_intp columns, double *pivots, double *totals,
                                  double *squares)
 {
@@ -400,7 +400,7 @@ static PyObject *moments_(PyObject *Py_UNUSED(module), PyObject *arguments)
     Py_RETURN_NONE;
 }
 
-/* An array of what a source still has. */
+/* Return an array of the remaining numbers of a source. */
 static PyObject *rest_(PyObject *Py_UNUSED(module), PyObject *capsule)
 {
     struct source *source = PyCapsule_GetPointer(capsule, SOURCE_CAPSULE);
@@ -426,7 +426,7 @@ static PyMethodDef functions[] = {
      "Set, of rows or the whole ones of a source, pivots, sums of differences to these, and of squared differences "
      "to means."},
     {"rest", rest_, METH_O, "Return an array of the doubles that a source still has."},
-    {"select", select_, METH_O, "Return the loop of where(condition, x, y) for items of so many bytes, or None."},
+    {"select", select_, METH_O, "Return the loop of where(condition, x, y) for items of a number of bytes, or None."},
     {"without_nan", without_nan_, METH_VARARGS,
      "Return the loop that puts zeros in the place of NaN, by NumPy's character, or None."},
     {NULL, NULL, 0, NULL},

@@ -19,7 +19,7 @@ from dask_mars.optimize.read_sizes import with_reads
 
 #: Returns the chunks of a graph that have to stay as they are.
 SelectUnmergeable = Callable[[ChunkGraph], Collection[int]]
-#: Returns the tasks of Dask's to run, given those of a graph.
+#: Returns the Dask tasks to run, given those of a graph.
 TransformTasks = Callable[[Mapping[Key, Any]], Mapping[Key, Any]]
 
 

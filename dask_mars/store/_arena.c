@@ -277,7 +277,7 @@ static PyMethodDef heap_methods[] = {
 static PyGetSetDef heap_attributes[] = {
     {"used", get_used, NULL, "Size in bytes of each block in use, by its offset.", NULL},
     {"used_bytes", get_used_bytes, NULL, "Bytes of all blocks in use.", NULL},
-    {"peak_bytes", get_peak_bytes, NULL, "By how many bytes what is in use has grown at most since the mark.", NULL},
+    {"peak_bytes", get_peak_bytes, NULL, "Largest growth of the bytes in use since the mark.", NULL},
     {"capacity_bytes", get_capacity_bytes, NULL, "Bytes of all blocks, free or not.", NULL},
     {"largest_free_bytes", get_largest_free_bytes, NULL, "Size of the largest block that could be had now.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -433,11 +433,11 @@ static PyTypeObject *quota_type;
 
 /* -- NumPy's allocator ------------------------------------------------------------------------------------------*/
 
-/* Feature version of NumPy 2.5, from which on its own functions take memory from Python. */
+/* Feature version of NumPy 2.5, whose default allocator takes memory from Python. */
 #define NUMPY_ASKS_PYTHON 0x16
 
-/* For all that the heap does not take: NumPy's own functions where they take it from the C library, else that itself.
- * Python may count such blocks as well, or have them from an allocator whose blocks the C library cannot measure. */
+/* Allocator for blocks outside the heap: NumPy's default if that uses the C library, else the C library. Python would
+ * count such blocks too, or take them from an allocator whose blocks the C library cannot measure. */
 static PyDataMemAllocator plain;
 
 static void *library_malloc(void *Py_UNUSED(context), size_t size)
@@ -490,7 +490,7 @@ static int admitted(Hook *hook, size_t size)
     return !hook->quota || quota_admit(hook->quota, size);
 }
 
-/* Note private memory that an array has got, if it is large. How large it is may differ from what was asked for. */
+/* Count a large private block of an array, by its real size, which may exceed the requested one. */
 static void *noted(Hook *hook, void *address)
 {
     size_t size = hook->quota && address ? malloc_usable_size(address) : 0;
@@ -535,7 +535,7 @@ static void *hook_realloc(void *context, void *address, size_t size)
 {
     Hook *hook = context;
     size_t old_size;
-    /* What is private stays there. */
+    /* Private blocks stay private. */
     if (!heap_owns(hook->heap, address)) {
         size_t before = hook->quota && address ? malloc_usable_size(address) : 0;
         if (size >= hook->threshold && size > before && !admitted(hook, size - before))
@@ -545,7 +545,7 @@ static void *hook_realloc(void *context, void *address, size_t size)
         noted(hook, grown ? grown : address);
         return grown;
     }
-    /* Where it cannot grow in place both blocks are there for a moment. */
+    /* If the block cannot grow in place, both blocks exist for a moment. */
     struct heap_range block;
     if (heap_array_block(hook->heap, address, &block) && size > block.size && !admitted(hook, size - block.size))
         return NULL;
@@ -634,7 +634,7 @@ static PyObject *uninstall(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(igno
     return set_handler(PyDataMem_DefaultHandler);
 }
 
-/* Objects ask it until the very end of the process. */
+/* The quota of Python's objects, needed until the very end of the process. */
 static PyObject *objects_quota;
 
 static PyObject *limit_objects(PyObject *Py_UNUSED(module), PyObject *arguments)

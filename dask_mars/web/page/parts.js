@@ -1,4 +1,4 @@
-// Small things that several views show.
+// Small parts of several views.
 
 import { html } from "./vendor/htm-preact-3.1.1.js";
 import { count } from "./format.js";
@@ -31,7 +31,7 @@ export function Bar({ chunks, label }) {
   </span>`;
 }
 
-/** What a view says while it has nothing to show: why, in place of an empty box. */
+/** The reason that a view shows while it is empty. */
 export function Nothing({ answer, children }) {
   if (answer?.problem && !answer.data) {
     return html`<div class="nothing problem" role="alert">
