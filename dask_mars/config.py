@@ -23,7 +23,7 @@ from dask_mars.limits import memory_available
 from dask_mars.setting_table import SECTION
 
 _DEFAULTS = setting_table.defaults()
-#: Which frames of ours `admin.traceback.shorten` is to leave out: not those of a user's own folder of our name.
+#: Frames of dask_mars that `admin.traceback.shorten` leaves out; not those of a user's own folder of that name.
 _OUR_FRAMES = (
     r"dask_mars[\\\/](client|cluster|engine|expressions|graph|optimize|protocol|scheduler|store|worker)[\\\/]"
     r"|dask_mars[\\\/]runtimes\.py"
@@ -179,7 +179,7 @@ def _seconds(name: str) -> float:
 
 
 def _is_duration(text: str) -> bool:
-    # Dask takes a unit alone for one of it, and says nothing clear of what is none.
+    # Dask would parse a unit without a number as one of that unit, and its errors for other text are unclear.
     try:
         return any(map(str.isdigit, text)) and parse_timedelta(text) >= 0
     except (ValueError, KeyError, IndexError, OverflowError):
@@ -231,7 +231,7 @@ def parse_size(size: int | float | str, name: str) -> int:
 
 def _bytes(given: Any) -> int | None:
     """Return a setting as a number of bytes, None if it is not one."""
-    # True is a number to Python, and hardly to the user.
+    # Python treats True as the number 1, which the user does not mean.
     if isinstance(given, bool):
         return None
     if isinstance(given, numbers.Real):

@@ -125,7 +125,8 @@ def _has_client() -> bool:
 def get(dsk: Any, keys: Any, *, num_workers: int | None = None, retries: int | None = None, **options: Any) -> Any:
     """Compute keys of a Dask graph on dask_mars: pass it as ``scheduler=`` wherever Dask takes one.
 
-    The first call starts worker processes; later calls share them, and they end with the interpreter.
+    The first call starts workers: threads for the code of known libraries, and processes for other code and long
+    computations. Later calls share them, and they end with the interpreter.
 
     Parameters
     ----------

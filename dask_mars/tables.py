@@ -47,7 +47,7 @@ class Table:
     Attributes
     ----------
     columns : sequence of str
-        What stands above the columns; may be empty for notebooks.
+        Headings of the columns; may be empty for notebooks.
     rows : sequence of sequence of str
         The cells; in tables for notebooks some may be `Bar`, `Dot` or `Tip`.
     title : str

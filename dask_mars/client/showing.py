@@ -168,7 +168,7 @@ def _bar(counts: ChunkCounts, state: str, width: str) -> Bar:
     """Return a bar of computed, failed and running chunks."""
     total = max(counts.total, 1)
     parts = (
-        # What has failed has some of its chunks computed, which is nothing bad.
+        # The computed chunks of a failed computation are drawn as finished ones.
         (counts.finished / total, COLOURS.get(FINISHED if state == FAILED else state, _OTHER_COLOUR), 1.0),
         (counts.failed / total, COLOURS[FAILED], 1.0),
         (counts.running / total, COLOURS[RUNNING], 0.45),

@@ -172,7 +172,7 @@ class ObjectTable:
         self._make_forget(run.number, chunks)
 
     def forget(self, run: GraphRun) -> None:
-        """Release every object of a computation that is over, but for those that the user refers to."""
+        """Release every object of a computation that is over, except those that the user refers to."""
         for ref in run.refs:
             if ref is not None:
                 self.blocks.decref_object(ref)

@@ -136,7 +136,7 @@ class Startup:
                 return None
             patience_s = patience_s if loses_much else max(patience_s, _STARTS * _start_s())
         if busy_s >= patience_s and not self._is_much_left(runs, now_s):
-            # What is computed now ends before they are of use.
+            # The present work ends before processes would be useful.
             patience_s *= 2
         return now_s + patience_s - busy_s
 
@@ -147,5 +147,5 @@ class Startup:
 
 
 def _start_s() -> float:
-    """Return what a process takes to import what this one has imported, in seconds of a processor's time."""
+    """Return the processor time in seconds that a process needs to import the modules of this one."""
     return min(len(sys.modules) * _MODULE_S, _MOST_START_S)

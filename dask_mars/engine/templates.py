@@ -22,7 +22,7 @@ from dask_mars.locking import Lock
 from dask_mars.protocol.ambient import worker_environment
 from dask_mars.worker.template import MOST_BYTES, MOST_DESCRIPTORS, Fork, Inherited, is_supported
 
-#: Beginnings of the names of variables that what a template imports reads while it is imported.
+#: Prefixes of environment variables that libraries read while a template imports them.
 _READ_AT_IMPORT = (
     "ARROW", "BLIS", "BLOSC", "GOTO", "KMP", "LANG", "LC_", "LD_", "MALLOC", "MKL", "NPY", "NUMBA", "NUMEXPR",
     "NUMPY", "OMP", "OPENBLAS", "PANDAS", "PYTHON", "TZ", "VECLIB",
@@ -199,7 +199,7 @@ class Templates:
     def fork(
         self, options: Mapping[str, Any], environment: Mapping[str, str], descriptors: Collection[int]
     ) -> int | None:
-        """Fork a worker process; return its id, or None if a new interpreter has to do."""
+        """Fork a worker process; return its id, or None if a new interpreter must be started instead."""
         with self._lock:
             if self._template is None or not self._template.is_up() or not is_supported():
                 return None

@@ -297,7 +297,7 @@ static int read_doubles(PyObject *given, struct doubles *doubles)
         doubles->count = PyArray_SIZE((PyArrayObject *)given);
         return 1;
     }
-    PyErr_SetString(PyExc_TypeError, "values are to be a plain array of doubles, or a source of them");
+    PyErr_SetString(PyExc_TypeError, "values must be a plain array of doubles, or a source of doubles");
     return 0;
 }
 
@@ -313,7 +313,7 @@ static PyObject *histogram_(PyObject *Py_UNUSED(module), PyObject *arguments)
         return NULL;
     if (!is_plain((PyObject *)edges, NPY_DOUBLE) || !is_plain((PyObject *)counts, NPY_INT64)
         || !PyArray_ISWRITEABLE(counts)) {
-        PyErr_SetString(PyExc_TypeError, "edges are to be a plain array of doubles, counts one of int64");
+        PyErr_SetString(PyExc_TypeError, "edges must be a plain array of doubles, and counts one of int64");
         return NULL;
     }
     npy_intp count = PyArray_SIZE(counts);
@@ -378,13 +378,13 @@ static PyObject *moments_(PyObject *Py_UNUSED(module), PyObject *arguments)
     if (!is_plain((PyObject *)totals, NPY_DOUBLE) || !is_plain((PyObject *)squares, NPY_DOUBLE)
         || !is_plain((PyObject *)pivots, NPY_DOUBLE) || !PyArray_ISWRITEABLE(totals) || !PyArray_ISWRITEABLE(squares)
         || !PyArray_ISWRITEABLE(pivots)) {
-        PyErr_SetString(PyExc_TypeError, "pivots, totals and squares are to be plain arrays of doubles");
+        PyErr_SetString(PyExc_TypeError, "pivots, totals and squares must be plain arrays of doubles");
         return NULL;
     }
     npy_intp columns = PyArray_SIZE(totals);
     if (!columns || PyArray_SIZE(squares) != columns || PyArray_SIZE(pivots) != columns
         || (!values.source && values.count % columns)) {
-        PyErr_SetString(PyExc_ValueError, "values are to be whole rows, of as many numbers as there are of the others");
+        PyErr_SetString(PyExc_ValueError, "values must be whole rows, as long as the other arrays");
         return NULL;
     }
     double *pivot = PyArray_DATA(pivots), *total = PyArray_DATA(totals), *square = PyArray_DATA(squares);

@@ -57,7 +57,7 @@ class SelectedSum:
         count = int(np.count_nonzero(mask)) if self._is_known(values, mask, given, axis, keepdims) else 0
         if not count:
             return self._reduce(self._select(values, mask, **given), axis=axis, keepdims=keepdims)
-        # This zero leaves no trace, not even in a sum of negative zeros.
+        # Adding this zero changes no sum, not even one of negative zeros.
         zero = values.dtype.type(-0.0 if values.dtype.kind == "f" else 0)
         total = self._sum(mask.reshape(-1), values.reshape(-1), zero, 0, True)
         return self._finish([total], (count,), values.dtype, {"axis": axis, "keepdims": keepdims})

@@ -1,4 +1,4 @@
-"""Identity of functions and classes that travel by value, and what cloudpickle leaves out of classes.
+"""Identity of functions and classes that travel by value, and the parts of classes that cloudpickle leaves out.
 
 A class that returns to its process becomes the original, unchanged by the copy: methods of a copy refer to copies
 of the global variables. Workers have those of ``__main__`` in their own, by name.
@@ -69,7 +69,7 @@ def _again(identity: Identity, make: Callable[..., Any], arguments: tuple[Any, .
 
 
 def _complete(value: Any, state: tuple[Callable[[Any, Any], Any], Any]) -> None:
-    """Set the state of what was made; the received state may be older than that of the original."""
+    """Set the state of a rebuilt function or class; the received state may be older than the original's."""
     name = _identities[value].name
     if value not in _received or main_module.shown(name) is value:
         return

@@ -200,7 +200,7 @@ def _holder(replica_bytes: Mapping[int, Mapping[int, int]], inputs: Iterable[int
 
 def shares(count: int, slots: Mapping[int, int], loads: Mapping[int, int]) -> dict[int, int]:
     """Divide `count` chunks so that total loads are as close to the proportion of slots as possible."""
-    # As water fills vessels: workers with the most load per slot get nothing while others have less.
+    # Water filling: workers with the most load per slot get nothing while others have less.
     order = sorted(slots, key=lambda worker: (loads[worker] / slots[worker], worker))
     chosen: list[int] = []
     total, capacity = count, 0

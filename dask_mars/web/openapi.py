@@ -101,7 +101,7 @@ class _Schemas:
         return described | {"responses": dict(sorted((problems | responses).items()))}
 
     def answer(self, answer: Answer) -> Json:
-        """Return what a route says of a status."""
+        """Return the description of a route's answer with one status."""
         found: Json = {"description": answer.description}
         if answer.content:
             found["content"] = {kind: {"schema": self.of(hint)} for kind, hint in answer.content.items()}

@@ -5,7 +5,7 @@ must never depend on each other in a cycle. Each chunk has a *level*: that of it
 is on another host or its subtask has no room for the chunk. A dependent of a subtask is therefore on the same
 level only if it is part of the subtask, and chunks of the same host and level may share a subtask.
 
-Pure, and linear in the graph, but for the paths in disjoint sets, which are practically constant.
+Pure, and linear in the graph, except for the paths in disjoint sets, which are practically constant.
 """
 
 from __future__ import annotations

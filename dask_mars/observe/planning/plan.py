@@ -47,7 +47,7 @@ class Advice(NamedTuple):
     message : str
         The problem, with numbers.
     remedy : str
-        What to change.
+        The change to make.
     """
 
     kind: str

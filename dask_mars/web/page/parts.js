@@ -10,7 +10,7 @@ export function State({ state }) {
   return html`<span class="state ${state}"><i aria-hidden="true"></i>${state}</span>`;
 }
 
-/** A bar of what is finished, running and failed among a total. */
+/** A bar of the finished, running and failed parts of a total. */
 export function Bar({ chunks, label }) {
   const total = chunks.total || 1;
   const words = CHUNK_STATES.filter((name) => chunks[name]).map((name) => `${count(chunks[name])} ${name}`);

@@ -229,7 +229,7 @@ class Supervisor:
         try:
             with self._lock:
                 self._runner = runner
-                # `close` may just have been called, without a runner to hang up on.
+                # `close` may just have been called, when there was no runner to disconnect.
                 if self._closing.is_set():
                     runner.hang_up()
             for message in runner:
