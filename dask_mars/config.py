@@ -248,7 +248,7 @@ def _bytes(given: Any) -> int | None:
 
 def _is_share(limit: Any) -> bool:
     """Return whether a limit is a share: a number with a fraction, of whatever type, up to 1."""
-    # NumPy's float32 is no float, and its integers are integral.
+    # NumPy's float32 is not a float, and its integers are integral.
     return isinstance(limit, numbers.Real) and not isinstance(limit, numbers.Integral) and 0 < float(limit) <= 1
 
 

@@ -223,7 +223,7 @@ def submit(
     Raises
     ------
     TypeError, ValueError
-        `id` is no UUID, or another computation has it; or another argument is invalid.
+        `id` is not a UUID, or another computation has it; or another argument is invalid.
 
     Examples
     --------

@@ -186,7 +186,7 @@ class Runtime(Observed):
         EngineStopped
             The runtime is closed.
         TypeError, ValueError
-            `id` is no UUID, or another computation has it; or another argument is invalid.
+            `id` is not a UUID, or another computation has it; or another argument is invalid.
 
         Examples
         --------

@@ -241,7 +241,7 @@ class EngineLoop:
         """Return unused resources: free memory after some time without work, the workers after more."""
         registry, idle = self.registry, self._idle
         has_work = bool(registry.runs or registry.reservations)
-        # A worker that is starting may never be ready, and the client has to hear of that.
+        # A worker that is starting may never be ready, and the engine must report that to the client.
         idle.note(has_work or not all(handle.ready for handle in registry.workers.values()), now_s)
         if idle.is_trim_due(now_s) and not registry.store.is_trimmed:
             registry.store.trim()

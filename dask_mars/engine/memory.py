@@ -110,7 +110,7 @@ class WorkerMemory:
         self.begun_bytes = min(self.begun_bytes, private_bytes)
         # The worker may not have touched its requested memory yet, and may have kept as much from earlier chunks.
         self.asked_bytes = min(asked_bytes, private_bytes - self.begun_bytes)
-        # Freed requests may still be resident; this is no growth.
+        # Freed requests may still be resident; this does not count as growth.
         self.grown_bytes = min(self.unasked_bytes - before_unasked, private_bytes - before_bytes)
 
 

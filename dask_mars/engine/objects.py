@@ -160,7 +160,7 @@ class ObjectTable:
             self._make_forget(number, [chunk])
 
     def free(self, run: GraphRun, chunks: Sequence[int]) -> None:
-        """Release chunks that a computation needs no more."""
+        """Release chunks that a computation no longer needs."""
         files = self.files.get(run.number)
         for chunk in chunks:
             self._drop_ref(run, chunk)

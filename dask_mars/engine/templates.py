@@ -228,7 +228,7 @@ class Templates:
                 self._keeper = None
 
     def forget_after_fork(self) -> None:
-        """In a process forked from the user's, forget the template, which is no child of this process."""
+        """In a process forked from the user's, forget the template, which is not a child of this process."""
         if self._template is not None:
             with contextlib.suppress(OSError):
                 self._template.forget()

@@ -341,7 +341,7 @@ class Workforce:
         self._start_process(number)
 
     def _retire_thread(self, handle: ThreadHandle) -> None:
-        """Unregister a thread that computes no more."""
+        """Unregister a thread that no longer computes."""
         if not handle.is_leaving:
             # The thread has failed, and so would the next one.
             self._startup.is_wanted = False

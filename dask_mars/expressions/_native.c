@@ -215,8 +215,8 @@ static void program_dealloc(PyObject *object)
 
 static PyMethodDef program_methods[] = {
     {"run", (PyCFunction)(void (*)(void))program_run, METH_FASTCALL,
-     "Run over arrays, or sources of all their elements. False: they are not aligned, or do not lie as they have "
-     "to. Raises FloatingPointError if one of the errors to watch is met."},
+     "Run over arrays, or sources of their elements. Return False if they are not aligned, or have an unsupported "
+     "layout. Raises FloatingPointError if one of the watched errors happens."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -418,17 +418,17 @@ static PyObject *rest_(PyObject *Py_UNUSED(module), PyObject *capsule)
 }
 
 static PyMethodDef functions[] = {
-    {"cast", cast_, METH_VARARGS, "Return the loop that casts from one type to another, by NumPy's characters, or None."},
+    {"cast", cast_, METH_VARARGS, "Return the loop that casts one type to another, by NumPy's characters, or None."},
     {"histogram", histogram_, METH_VARARGS,
      "Add the numbers of values, or of a source, between edges to counts; "
-     "by steps of NumPy's if the bins have one width."},
+     "by NumPy's method for bins of equal width if they have one."},
     {"moments", moments_, METH_VARARGS,
-     "Set, of rows or the whole ones of a source, pivots, sums of differences to these, and of squared differences "
-     "to means."},
-    {"rest", rest_, METH_O, "Return an array of the doubles that a source still has."},
+     "Compute, for rows or the whole rows of a source, pivots, sums of differences to these, and of squared "
+     "differences to means."},
+    {"rest", rest_, METH_O, "Return an array of the remaining doubles of a source."},
     {"select", select_, METH_O, "Return the loop of where(condition, x, y) for items of a number of bytes, or None."},
     {"without_nan", without_nan_, METH_VARARGS,
-     "Return the loop that puts zeros in the place of NaN, by NumPy's character, or None."},
+     "Return the loop that replaces NaN by zero, by NumPy's type character, or None."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -225,8 +225,8 @@ static PyObject *stream_get_state(PyObject *object, void *Py_UNUSED(closure))
 static PyMethodDef stream_methods[] = {
     {"fill", stream_method_fill, METH_VARARGS, "Fill an array with the next numbers of a distribution."},
     {"source", stream_method_source, METH_VARARGS,
-     "Return what makes the next so many numbers of a distribution for a native program; the stream stays where it is."},
-    {"advance", stream_method_advance, METH_O, "Go on by so many numbers of 64 bits."},
+     "Return a source of a distribution's next numbers for native programs; the stream does not advance."},
+    {"advance", stream_method_advance, METH_O, "Skip a number of words of 64 bits."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -310,9 +310,9 @@ static PyObject *use(PyObject *Py_UNUSED(module), PyObject *name)
 }
 
 static PyMethodDef functions[] = {
-    {"learn", learn, METH_O, "Find NumPy's functions in its library, and say whether they are there."},
-    {"levels", levels, METH_NOARGS, "Return the instructions that numbers can be made by, the best one last."},
-    {"use", use, METH_O, "Make numbers by these instructions from now on."},
+    {"learn", learn, METH_O, "Find NumPy's functions in its library; return whether they exist."},
+    {"levels", levels, METH_NOARGS, "Return the supported instruction sets, the best one last."},
+    {"use", use, METH_O, "Use an instruction set from now on."},
     {NULL, NULL, 0, NULL},
 };
 

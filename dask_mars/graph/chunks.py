@@ -122,7 +122,7 @@ def _execute(plan: list[_PlannedStep], values: list[Any]) -> None:
 
 
 def _make_plan(operand: Operand, outputs: tuple[int, ...] = ()) -> list[_PlannedStep]:
-    """Resolve functions and find, for each step, the values that no later step uses and that are no output."""
+    """Resolve functions and find, for each step, the values that no later step uses and that are not outputs."""
     last_use: dict[int, int] = {}
     for number, step in enumerate(operand.steps):
         for slot in step.slots:

@@ -43,7 +43,7 @@ def pack_error(error: BaseException) -> FailureRecord:
         if type(kind.__init__) is WrapperDescriptorType and kind.__reduce__ is BaseException.__reduce__:
             copyreg.pickle(kind, _reduce_as_called)
     for kind in _kinds_behind(error):
-        # Constructors written in C fill the members of their classes, except names, which are no arguments.
+        # Constructors written in C fill the members of their classes, except names, which are not arguments.
         is_filled = type(kind.__init__) is WrapperDescriptorType and not issubclass(
             kind, (AttributeError, NameError)
         )

@@ -62,7 +62,7 @@ class _Assignment:
         self._take_last = traversal == "depth-first"
         self._replica_bytes = progress.replica_bytes
         self._in_hand = {chunk: worker for chunk, worker in progress.in_hand.items() if worker in slots}
-        #: Chunks that searches do not enter: visited ones, fixed ones and those not computed. Data are no links:
+        #: Chunks that searches do not enter: visited ones, fixed ones and those not computed. Data are not links:
         #: widely read data would connect everything.
         self._closed = bytearray(operand < 0 for operand in plan.operand_of)
         for chunk in progress.finished:

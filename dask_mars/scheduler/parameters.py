@@ -36,7 +36,7 @@ class Parameters:
     store_limit: int | None = None
     #: Bytes that the store may hold if nothing else helps.
     memory_limit: int = 0
-    #: Bytes that a result may take, None if that is no less than the memory limit.
+    #: Bytes that a result may take, None if that is at least the memory limit.
     result_limit: int | None = None
     #: Growth of a worker's memory that needs no grant and is counted nowhere else; None without quotas.
     quota_slack_bytes: int | None = None

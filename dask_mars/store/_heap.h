@@ -55,7 +55,7 @@ int heap_array_block(struct heap *heap, const void *address, struct heap_range *
 /* Give the pages of all free blocks back to the system, where it takes them back. They are zeros afterwards. */
 void heap_trim(struct heap *heap);
 
-/* Give out nothing more; blocks in use stay. */
+/* Allocate no more blocks; blocks in use stay. */
 void heap_close(struct heap *heap);
 
 /* While a flag is set, give the pages of large blocks back as soon as they are free. */

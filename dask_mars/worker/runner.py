@@ -350,7 +350,7 @@ class ChunkRunner:
         del traceback
         tracebacks.forget(error)
         del error
-        # The engine may free the inputs when it hears of the failure.
+        # The engine may free the inputs once the failure is reported.
         self._outbox.retain(owners)
         self._outbox.close_batches()
         self._outbox.outgoing.append(messages.Failed(graph.number, chunk, record, final))

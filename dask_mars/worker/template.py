@@ -163,7 +163,7 @@ class _Forks:
         self._call = (_CLONE[platform.machine()], flags, None, None, self._address, self._address)
 
     def _find_thread_id(self) -> int:
-        """Return where glibc keeps the id of this thread; from 2.43 on it does not tell the system."""
+        """Return where glibc keeps the id of this thread; from 2.43 on the system does not know the place."""
         self._libc.pthread_self.restype = ctypes.c_void_p
         thread = self._libc.pthread_self()
         words = (ctypes.c_int * _THREAD_WORDS).from_address(thread)
