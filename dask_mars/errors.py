@@ -89,7 +89,7 @@ class ExecutionInterrupted(DeclaredError, KeyboardInterrupt):
     """Raised inside a running task whose computation is cancelled.
 
     It is to a task what Ctrl-C is to a program, and derives from the same class: ``except Exception`` lets it
-    pass, ``finally`` and ``with`` are carried out, and libraries that clean up after Ctrl-C do so. So it is no
+    pass, ``finally`` and ``with`` are carried out, and libraries that clean up after Ctrl-C do so. So it is not a
     `MarsError`. A task has ``dask-mars.cancel-grace`` for all of that; then its process is ended. Only the task
     ever sees it.
     """
