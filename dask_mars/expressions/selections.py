@@ -22,8 +22,8 @@ from dask_mars.graph.callables import look_up
 from dask_mars.graph.chunks import Operand, Step
 
 _where: Callable[..., Any] = np.where
-#: Keyword names of Dask's function besides array and mask, and of reductions.
 _ITEMS = (operator.getitem, getitem)
+#: Functions that select, with the names of their arguments besides array and mask; and arguments of reductions.
 _SELECTS: dict[Any, tuple[str, ...]] = {
     **dict.fromkeys(_ITEMS, ()),
     _enforce_dtype: ("enforce_dtype", "enforce_dtype_function"),
