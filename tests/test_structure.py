@@ -6,6 +6,7 @@ Exceptions are listed with their size, which may only shrink: `python -m tests.t
 from __future__ import annotations
 
 import ast
+import functools
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,9 +48,8 @@ def larger() -> dict[tuple[str, str], int]:
 def sizes(path: Path) -> Iterator[tuple[str, str, int]]:
     """Give kind, name and size of a module and of what it defines."""
     module = path.relative_to(ROOT).as_posix()
-    text = path.read_text()
-    yield "module", module, len(text.splitlines())
-    for node in ast.walk(ast.parse(text)):
+    yield "module", module, len(path.read_text().splitlines())
+    for node in definitions(parsed(path)):
         if isinstance(node, ast.ClassDef):
             name = f"{module}:{node.name}"
             functions = [part for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)]
@@ -59,6 +59,19 @@ def sizes(path: Path) -> Iterator[tuple[str, str, int]]:
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             documented = len((ast.get_docstring(node, clean=False) or "").splitlines())
             yield "function", f"{module}:{node.name}", lines_of(node) - documented
+
+
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def definitions(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements of a tree at any depth; expressions define nothing."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
+            yield node
+            yield from definitions(node)
 
 
 def lines_of(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -82,10 +95,7 @@ def attributes_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
 def shared_names() -> set[str]:
     """Return the names of classes that more than one module defines."""
     counts = Counter(
-        node.name
-        for path in PACKAGE.rglob("*.py")
-        for node in ast.parse(path.read_text()).body
-        if isinstance(node, ast.ClassDef)
+        node.name for path in PACKAGE.rglob("*.py") for node in parsed(path).body if isinstance(node, ast.ClassDef)
     )
     return {name for name, count in counts.items() if count > 1}
 

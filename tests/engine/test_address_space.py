@@ -55,6 +55,7 @@ print(int((x + 1).rechunk(300_000).sum().compute(scheduler=dask_mars.get)))
     assert (done.stdout.split(), done.stderr) == ([str(4_000_000 * 4_000_001 // 2)], "")
 
 
+@pytest.mark.slow
 def test_too_few_addresses_are_an_error_at_once(scripts: Scripts) -> None:
     script = scripts.write(
         "limited.py",
@@ -130,6 +131,7 @@ def test_results_of_one_worker_that_its_arena_has_no_room_for_go_to_disk(few, tm
         assert not files(tmp_path / "spilled")
 
 
+@pytest.mark.slow
 def test_persisted_results_that_have_no_room_can_be_read(few) -> None:
     with few() as runtime:
         arrays = [dask.delayed(filled)(number, 5) for number in range(10)]
@@ -142,6 +144,7 @@ def test_persisted_results_that_have_no_room_can_be_read(few) -> None:
         assert total(*kept[:4]).compute(scheduler=runtime.get) == sum(expected[:4])
 
 
+@pytest.mark.slow
 def test_a_disk_that_fails_meanwhile_is_what_they_fail_with(few, tmp_path) -> None:
     with few() as runtime:
         engine = runtime.engine()
@@ -201,7 +204,7 @@ def test_an_arena_that_is_not_mapped_in_the_users_process(monkeypatch, number) -
     assert len(set(Path("/proc/self/fd").iterdir())) <= len(before)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("new_interpreters")
 def test_workers_that_have_fewer_addresses_say_so(monkeypatch) -> None:
     class Popen(subprocess.Popen):

@@ -30,6 +30,7 @@ import pytest
 
 import dask_mars
 from dask_mars import Runtime, config
+from dask_mars.engine.templates import templates
 from dask_mars.engine.worker_handle import WorkerHandle
 from dask_mars.errors import EngineStopped
 from dask_mars.protocol import channel
@@ -336,15 +337,19 @@ def test_workers_use_one_thread_each(monkeypatch: pytest.MonkeyPatch, get: Get) 
     assert dask.delayed(variables)(THREAD_COUNTS).compute(scheduler=get) == ["1"] * len(THREAD_COUNTS)
 
 
+@pytest.mark.slow
 def test_numbers_of_threads_that_the_user_has_set(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in THREAD_COUNTS:
         monkeypatch.delenv(name, raising=False)
     names = ["NUMBA_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"]
     monkeypatch.setenv("NUMBA_NUM_THREADS", "3")
+    before = templates.pid()
     with Runtime(1) as runtime:
         assert dask.delayed(variables)(names).compute(scheduler=runtime.get) == ["3", "1", "1"]
         environment = psutil.Process(runtime.engine().worker_pids()[0]).environ()
         assert [environment[name] for name in names] == ["3", "1", "1"]
+        # Libraries read them when they are imported, which a template has done.
+        assert templates.pid() != before or before is None
 
 
 @pytest.mark.slow
@@ -617,7 +622,7 @@ def print_from_threads(seconds: float) -> None:
         threading.Thread(target=go_on).start()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_threads_of_tasks_may_print_while_others_run(capsys: pytest.CaptureFixture[str]) -> None:
     graph: dict[Any, Any] = {("x", number): (abs, number) for number in range(300)}
     graph["sum"] = (sum, list(graph))
@@ -1061,7 +1066,7 @@ def test_what_waits_behind_a_slow_task_goes_to_an_idle_worker(tmp_path: Path) ->
     assert pids[3] != pids[4]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_script_in_which_a_child_of_fork_computes(scripts: Any) -> None:
     script = scripts.write(
         "forks.py",

@@ -168,7 +168,7 @@ def test_workers_end_and_start_again(brief, caplog):
     engine = brief.engine()
     array = da.arange(1000, chunks=100)
     pids = set()
-    for number in range(3):
+    for number in range(2):
         with dask.config.set({"number": number}):
             task = dask.delayed(lambda: (os.getpid(), dask.config.get("number")))()
             (pid, found), total = dask.compute(task, array.sum() + number, scheduler=brief.get)
@@ -181,7 +181,7 @@ def test_workers_end_and_start_again(brief, caplog):
         assert brief.explain().startswith("no workers, which start with the next computation; the store holds")
         assert engine.memory_bytes() > 0
         assert not any(map(psutil.pid_exists, pids))
-    assert len(pids) == 3
+    assert len(pids) == 2
     assert not engine._loop.workforce._starts._failures
     assert not caplog.records
 
@@ -232,6 +232,7 @@ def test_files_outlive_the_workers(tmp_path):
     assert not files(spilled)
 
 
+@pytest.mark.slow
 @on_linux
 def test_what_tasks_have_kept_goes_with_the_workers(brief):
     engine = brief.engine()
@@ -310,7 +311,7 @@ def test_computations_at_any_moment_come_to_their_end(timeout, tmp_path):
 # -- the end ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("is_slow", [False, True], ids=["ended", "ending"])
+@pytest.mark.parametrize("is_slow", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["ended", "ending"])
 def test_a_runtime_without_workers_can_be_closed(brief, tmp_path, is_slow):
     engine = brief.engine()
     persisted = put_and_computed(brief)
@@ -325,7 +326,7 @@ def test_a_runtime_without_workers_can_be_closed(brief, tmp_path, is_slow):
     del persisted
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_nothing_is_left_when_a_process_without_workers_is_killed(scripts):
     script = scripts.write(
         "killed.py",

@@ -232,6 +232,7 @@ def keep(size_bytes: int, number: int) -> int:
     return number
 
 
+@pytest.mark.slow
 @needs_proc
 def test_those_that_do_not_fit_side_by_side_take_turns(limited, large):
     tasks = [dask.delayed(take)(large, dask_key_name=f"take-{number}") for number in range(3)]
@@ -256,6 +257,7 @@ def test_what_does_not_fit_alone_is_tried_twice_and_fails_with_numbers(limited, 
     assert limited.get({"x": (pow, 2, 3)}, "x") == 8
 
 
+@pytest.mark.slow
 @needs_proc
 def test_what_is_not_to_be_begun_twice_is_not_tried_again(limited, tmp_path, monkeypatch):
     monkeypatch.setattr("dask_mars.optimize.known.APPENDING", frozenset({f"{__name__}.take"}))
@@ -297,6 +299,7 @@ def paused_workers(runtime: Runtime) -> list[int]:
     return [memory.pid for memory in [*workers.values()] if memory.paused_s is not None]
 
 
+@pytest.mark.slow
 @needs_proc
 def test_a_paused_worker_goes_on_when_there_is_room(large, paused, tmp_path):
     other, pid = paused
@@ -315,8 +318,8 @@ def test_a_computation_is_cancelled_while_its_worker_is_paused(paused):
     assert eventually(lambda: not psutil.pid_exists(pid), 20)
 
 
+@pytest.mark.nightly
 @needs_proc
-@pytest.mark.slow
 def test_a_paused_worker_dies(large, paused, tmp_path):
     other, pid = paused
     os.kill(pid, signal.SIGKILL)

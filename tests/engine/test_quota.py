@@ -98,6 +98,7 @@ def test_a_task_that_can_do_with_less_goes_on(limited):
     assert dask.delayed(choose)().compute(scheduler=limited.get) == 1000
 
 
+@pytest.mark.slow
 def test_temporaries_of_several_take_turns(limited):
     tasks = [dask.delayed(temporaries)(90, dask_key_name=f"temporaries-{number}") for number in range(4)]
     assert dask.compute(*tasks, scheduler=limited.get) == (3.0,) * 4
@@ -224,7 +225,8 @@ COUNTED = pytest.mark.skipif(not has_object_quotas(1), reason="Python's allocato
 
 def objects(test: Any) -> Any:
     """Have a test run for each kind of objects."""
-    return COUNTED(pytest.mark.parametrize("take", [one_object, growing_object, small_objects, single_call])(test))
+    rare = [pytest.param(take, marks=pytest.mark.slow) for take in (growing_object, single_call)]
+    return COUNTED(pytest.mark.parametrize("take", [one_object, small_objects, *rare])(test))
 
 
 def ended_tasks(caplog: pytest.LogCaptureFixture) -> list[str]:

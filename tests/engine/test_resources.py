@@ -48,8 +48,8 @@ def side_by_side(path: Path) -> int:
 @pytest.mark.parametrize(("amount", "most"), [(1, 1), (0.5, 2)])
 def test_it_limits_what_runs_side_by_side(laboratory: Runtime, tmp_path: Path, amount: float, most: int) -> None:
     with dask.annotate(resources={"GPU": amount}):
-        tasks = [dask.delayed(alone)(number, str(tmp_path / "notes")) for number in range(8)]
-    assert dask.compute(*tasks, scheduler=laboratory.get) == tuple(range(8))
+        tasks = [dask.delayed(alone)(number, str(tmp_path / "notes")) for number in range(6)]
+    assert dask.compute(*tasks, scheduler=laboratory.get) == tuple(range(6))
     assert side_by_side(tmp_path / "notes") <= most
 
 
@@ -94,7 +94,7 @@ def test_nonsense_is_refused(wrong: Any) -> None:
 
 def test_the_wait_is_explained(laboratory: Runtime, tmp_path: Path) -> None:
     with dask.annotate(resources={"GPU": 1}):
-        tasks = [dask.delayed(alone)(number, str(tmp_path / "notes")) for number in range(20)]
+        tasks = [dask.delayed(alone)(number, str(tmp_path / "notes")) for number in range(6)]
     keys = [task.key for task in tasks]
     thread = threading.Thread(target=dask.compute, args=tasks, kwargs={"scheduler": laboratory.get})
     thread.start()
@@ -104,5 +104,6 @@ def test_the_wait_is_explained(laboratory: Runtime, tmp_path: Path) -> None:
             # It may not have begun, or have ended.
             with contextlib.suppress(KeyError):
                 told.add(laboratory.explain(key).partition("ready and ")[2])
+        time.sleep(0.001)
     thread.join()
     assert "waits for 1 GPU, of which 0 is free" in told
