@@ -18,11 +18,11 @@ from tests.tasks import wait_for
 _arena = pytest.importorskip("dask_mars.store._arena")
 
 TELLING = """
-import dask.array as da, dask_mars
+import dask, dask_mars
 
 if __name__ == "__main__":
     with dask_mars.Runtime(num_workers=1) as runtime:
-        da.ones(10).sum().compute(scheduler=runtime.get)
+        dask.delayed(abs)(1).compute(scheduler=runtime.get)
         state = runtime.state()
         print(state.object_quotas, "Python objects have no quotas" in " ".join(str(state).split()))
 """
@@ -83,7 +83,8 @@ def test_of_one_that_is_not_running(capsys: pytest.CaptureFixture[str]) -> None:
         state.workers
 
 
-@pytest.mark.parametrize("allocator", ["default", pytest.param("debug", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("allocator", ["default", pytest.param("debug", marks=pytest.mark.nightly)])
 def test_it_tells_whether_objects_have_quotas(allocator: str, scripts: Any) -> None:
     # One that checks blocks, like that of free threads, has none that can be counted.
     counted = allocator == "default" and _arena.can_limit_objects()

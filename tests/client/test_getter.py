@@ -147,13 +147,6 @@ def test_arrays_without_optimisation(name: str, get: Get) -> None:
     assert_same(ours, array.compute(scheduler="threads", optimize_graph=False))
 
 
-@pytest.mark.parametrize("name", ["rechunk", "fancy index"])
-def test_arrays_without_low_level_fusion(name: str, get: Get) -> None:
-    array = ARRAYS[name]()
-    with dask.config.set({"optimization.fuse.active": False}):
-        assert_same(array.compute(scheduler=get), array.compute(scheduler="threads"))
-
-
 def multiples(bag: db.Bag) -> db.Bag:
     return bag.filter(lambda x: x % 3 == 0).map(lambda x: x * 2)
 
@@ -173,13 +166,6 @@ def test_bags_are_those_of_threads(name: str, optimize_graph: bool, get: Get) ->
     bag = BAGS[name]()
     ours = bag.compute(scheduler=get, optimize_graph=optimize_graph)
     assert_same(ours, bag.compute(scheduler="threads", optimize_graph=optimize_graph))
-
-
-def test_text_files_with_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, get: Get) -> None:
-    monkeypatch.chdir(tmp_path)
-    for number in range(3):
-        (tmp_path / f"part{number}.txt").write_text(f"{number}\n{number}\n")
-    assert db.read_text("part*.txt").map(int).sum().compute(scheduler=get) == 6
 
 
 class Account:
@@ -310,16 +296,6 @@ def test_several_collections_share_what_they_have_in_common(tmp_path: Path, get:
     assert len(notes(tmp_path / "calls")) == 1
 
 
-def test_several_collections_of_all_kinds(get: Get) -> None:
-    array = da.arange(10_000, chunks=999)
-    collections = {
-        "arrays": [array, array.sum(), array[::-1].mean()],
-        "bag": BAGS["map and filter"](),
-        "delayed": (delayed_tree(), 3, None),
-    }
-    assert_same(dask.compute(collections, scheduler=get), dask.compute(collections, scheduler="threads"))
-
-
 @pytest.mark.filterwarnings("ignore:Computing mixed collections")
 def test_arrays_and_dataframes_together(get: Get) -> None:
     pytest.importorskip("dask.dataframe")
@@ -327,12 +303,6 @@ def test_arrays_and_dataframes_together(get: Get) -> None:
     values = [array.sum(), frame().number.sum(), array, FRAMES["groupby"]()]
     ours, theirs = dask.compute(*values, scheduler=get), dask.compute(*values, scheduler="threads")
     assert_same(ours, theirs)
-
-
-def test_an_array_of_a_dataframe(get: Get) -> None:
-    pytest.importorskip("dask.dataframe")
-    values = frame().value.values
-    assert_same(values.compute(scheduler=get), values.compute(scheduler="threads"))
 
 
 # -- persist and store ----------------------------------------------------------------------------------------
@@ -370,13 +340,6 @@ def test_persisted_chunks_may_be_written_to_as_under_threads(get: Get) -> None:
     theirs = array.persist(scheduler="threads").__dask_graph__()
     for key in theirs:
         assert ours[key]().flags.writeable == theirs[key].flags.writeable
-
-
-def test_stack_of_npy_files(tmp_path: Path, get: Get) -> None:
-    array = da.arange(5000, chunks=1000)
-    with dask.config.set(scheduler=get):
-        da.to_npy_stack(str(tmp_path / "stack"), array * 2)
-        assert_same(da.from_npy_stack(str(tmp_path / "stack")).compute(), np.arange(5000) * 2)
 
 
 # -- plain graphs ---------------------------------------------------------------------------------------------
@@ -429,13 +392,6 @@ def test_every_task_is_computed_once(tmp_path: Path, get: Get) -> None:
     graph |= {f"b{number}": (add, "a", number) for number in range(20)}
     assert get(graph, [f"b{number}" for number in range(20)]) == tuple(range(1, 21))
     assert len(notes(tmp_path / "calls")) == 1
-
-
-def test_graphs_are_left_as_they_were(get: Get) -> None:
-    graph = {"a": 1, "b": (add, "a", [(add, 1, 2)][0])}
-    before = dict(graph)
-    get(graph, ["a", "b"])
-    assert graph == before
 
 
 def test_a_wide_and_deep_graph(get: Get) -> None:
@@ -491,12 +447,6 @@ def test_the_name_mars() -> None:
     assert dask.base.get_scheduler(scheduler="mars") is dask_mars.get
 
 
-def test_a_scheduler_in_the_configuration(get: Get) -> None:
-    with dask.config.set(scheduler=get):
-        assert dask.delayed(pid_of)().compute() != os.getpid()
-        assert dask.delayed(pid_of)().compute(scheduler="sync") == os.getpid()
-
-
 def test_num_workers_limits_the_processes(get: Get) -> None:
     pids = [dask.delayed(pid_after)(0.02, number) for number in range(8)]
     assert len(set(dask.compute(*pids, scheduler=get))) == 2
@@ -528,12 +478,6 @@ def test_retries_of_the_call(tmp_path: Path, get: Get) -> None:
     assert len(notes(tmp_path / "calls")) == 3
 
 
-def test_retries_that_do_not_suffice(tmp_path: Path, get: Get) -> None:
-    with pytest.raises(OSError, match="failure 2"):
-        dask.delayed(fail_first)(tmp_path / "calls", 5, "done").compute(scheduler=get, retries=1)
-    assert len(notes(tmp_path / "calls")) == 2
-
-
 def test_annotated_retries_of_one_task(tmp_path: Path, get: Get) -> None:
     with dask.annotate(retries=1):
         annotated = dask.delayed(fail_first)(tmp_path / "annotated", 1, 1)
@@ -555,12 +499,6 @@ def test_a_container_of_what_is_annotated_and_what_is_not(annotation: dict[str, 
     with dask.annotate(**annotation):
         annotated = dask.delayed(len)("abc")
     assert dask.delayed([-dask.delayed(abs)(1), annotated]).compute(scheduler=get) == [-1, 3]
-
-
-def test_annotated_retries_of_a_persisted_array(tmp_path: Path, get: Get) -> None:
-    with dask.annotate(retries=3):
-        array = da.ones(10, chunks=5).map_blocks(partial(fail_first, tmp_path / "calls", 2), dtype=float)
-    assert array.persist(scheduler=get).sum().compute() == 10
 
 
 def test_annotated_priorities_decide_the_order(tmp_path: Path, get: Get) -> None:
@@ -665,13 +603,6 @@ def test_objects_of_classes_defined_in_the_test(get: Get) -> None:
     assert dask.delayed(lambda p: p.x)(Point(4)).compute(scheduler=get) == 4
 
 
-def test_a_recursive_closure(get: Get) -> None:
-    def fibonacci(n: int) -> int:
-        return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
-
-    assert dask.delayed(fibonacci)(10).compute(scheduler=get) == 55
-
-
 def nested_sum(size: int, **options: Any) -> int:
     return int(da.arange(size, chunks=max(size // 3, 1)).sum().compute(**options))
 
@@ -688,16 +619,6 @@ def test_tasks_that_compute(options: dict[str, Any], runtime: Runtime) -> None:
         assert dask.compute(*values) == tuple(size * (size - 1) // 2 for size in range(1000, 1010))
     assert set(runtime.engine().worker_pids()) == before
     assert not [child for pid in before for child in psutil.Process(pid).children(recursive=True)]
-
-
-def test_tasks_that_compute_with_a_runtime_of_the_user(runtime: Runtime) -> None:
-    value = dask.delayed(lambda size: nested_sum(size, scheduler=dask_mars.get) + nested_sum(size))(100)
-    assert value.compute(scheduler=runtime.get) == 9900
-
-
-def test_delayed_objects_within_delayed_results(get: Get) -> None:
-    inner = dask.delayed(lambda: dask.delayed(add)(1, 2))()
-    assert inner.compute(scheduler=get).compute(scheduler=get) == 3
 
 
 # -- tasks that write into their inputs -----------------------------------------------------------------------
@@ -806,7 +727,7 @@ IN_PLACE = [
     # Numba takes seconds to compile.
     pytest.param(
         compiled,
-        marks=[pytest.mark.slow, pytest.mark.skipif(not find_spec("numba"), reason="numba is not installed")],
+        marks=[pytest.mark.nightly, pytest.mark.skipif(not find_spec("numba"), reason="numba is not installed")],
     ),
 ]
 

@@ -38,7 +38,7 @@ from dask_mars.protocol.ambient import WORKER_ENVIRONMENT
 from dask_mars.runtimes import _Default
 from tests.conftest import eventually, shared_runtime
 from tests.constants import constants
-from tests.tasks import large_array, pid_after, pid_of, wait_for
+from tests.tasks import large_array, pid_of, wait_for
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -142,12 +142,6 @@ def test_threads_compute_different_graphs_at_the_same_time(runtime: Runtime) -> 
     assert set(runtime.engine().worker_pids()) == pids
 
 
-def test_equal_keys_of_different_graphs_are_different_tasks(get: Get) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        results = pool.map(lambda number: get({"a": (pid_after, 0.01), "b": (max, [number, 0])}, "b"), range(8))
-        assert list(results) == list(range(8))
-
-
 def test_a_runtime_ends_with_its_context() -> None:
     before = set(psutil.Process().children())
     with Runtime(num_workers=2) as runtime:
@@ -183,14 +177,6 @@ def test_a_closed_runtime_releases_its_memory_at_once(starts_in_threads: bool) -
         for _ in range(2):
             use()
         assert held() == before
-
-
-def test_a_runtime_that_was_never_used() -> None:
-    runtime = Runtime(num_workers=1)
-    assert "not started" in repr(runtime)
-    runtime.close()
-    with pytest.raises(EngineStopped):
-        runtime.start()
 
 
 def test_ctrl_c_while_the_engine_starts_loses_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,7 +338,7 @@ def test_numbers_of_threads_that_the_user_has_set(monkeypatch: pytest.MonkeyPatc
         assert templates.pid() != before or before is None
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_who_has_set_threads_of_all_libraries_means_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in THREAD_COUNTS:
         monkeypatch.delenv(name, raising=False)
@@ -484,11 +470,6 @@ def test_what_a_task_sets_ends_with_its_computation(name: str, single: Runtime) 
     before = look.compute(scheduler=single.get)
     dask.delayed(changed)().compute(scheduler=single.get)
     assert look.compute(scheduler=single.get) == before
-
-
-def test_errors_of_numpy_end_with_their_task(single: Runtime) -> None:
-    tasks = [dask.delayed(lambda number: np.seterr(all="raise")["divide"])(number) for number in range(3)]
-    assert dask.compute(*tasks, scheduler=single.get) == dask.compute(*tasks, scheduler="threads")
 
 
 def test_defaults_of_libraries_that_tasks_import(single: Runtime) -> None:
@@ -634,15 +615,6 @@ def test_threads_of_tasks_may_print_while_others_run(capsys: pytest.CaptureFixtu
     capsys.readouterr()
 
 
-def test_what_tasks_print_last_is_not_lost(get: Get, capsys: pytest.CaptureFixture[str]) -> None:
-    def talk() -> None:
-        print("without end", end="")
-
-    dask.delayed(talk)().compute(scheduler=get)
-    dask.delayed(abs)(1).compute(scheduler=get)
-    assert capsys.readouterr().out == "without end"
-
-
 def test_tasks_that_print_much(get: Get, capsys: pytest.CaptureFixture[str]) -> None:
     def talk() -> None:
         for number in range(2000):
@@ -671,10 +643,6 @@ def test_progress_shown_by_tasks_arrives_in_time(
     assert eventually(said, 5)
     (tmp_path / "go on").touch()
     thread.join(100)
-
-
-def test_arguments_of_the_command_line(get: Get) -> None:
-    assert dask.delayed(lambda: sys.argv)().compute(scheduler=get) == sys.argv
 
 
 def test_nothing_to_read_on_standard_input(get: Get) -> None:
@@ -953,15 +921,6 @@ def test_small_slices_do_not_keep_large_chunks(runtime: Runtime, tmp_path: Path)
         (tmp_path / "go on").touch()
         thread.join(100)
     assert outcome == [2]
-
-
-def test_slices_share_the_memory_of_their_chunk(single: Runtime) -> None:
-    source = dask.delayed(large_array)(16)
-    parts = [source[start::2] for start in range(2)]
-    before = arena_bytes(single) if sys.platform == "linux" else 0
-    assert dask.delayed(lambda *parts: sum(part.sum() for part in parts))(*parts).compute(scheduler=single.get)
-    if sys.platform == "linux":
-        assert arena_bytes(single) - before < 1.1 * (1 << 24)
 
 
 kept: list[np.ndarray] = []

@@ -27,7 +27,6 @@ import dask.array as da
 import numpy as np
 import psutil
 import pytest
-from dask._task_spec import DataNode
 from dask.callbacks import Callback
 from dask.utils import SerializableLock
 
@@ -65,14 +64,6 @@ class OurError(Exception):
         super().__init__(f"code {code}")
         self.code = code
         self.hint = hint
-
-
-class LockedError(Exception):
-    """An exception that cannot be pickled."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.lock = threading.Lock()
 
 
 def deepest(value: Any) -> Any:
@@ -153,15 +144,6 @@ def test_the_chain_of_an_exception(get: Get) -> None:
     assert frames_of(caught.value.__cause__)[-1] == "deepest"
 
 
-def test_exceptions_that_cannot_be_pickled(get: Get) -> None:
-    def fail() -> None:
-        raise LockedError("locked")
-
-    with pytest.raises(LockedError, match="locked") as caught:
-        dask.delayed(fail)().compute(scheduler=get)
-    assert frames_of(caught.value)[-1] == "fail"
-
-
 def test_exceptions_that_are_nothing_but_trouble(get: Get) -> None:
     class Trouble(Exception):
         def __reduce__(self) -> Any:
@@ -178,24 +160,6 @@ def test_exceptions_that_are_nothing_but_trouble(get: Get) -> None:
     assert "Trouble" in (type(caught.value).__name__ + "".join(map(str, caught.value.args)))
 
 
-def test_exceptions_with_large_arrays(get: Get) -> None:
-    def fail() -> None:
-        raise ValueError(np.arange(1 << 20))
-
-    with pytest.raises(ValueError, match="0") as caught:
-        dask.delayed(fail)().compute(scheduler=get)
-    np.testing.assert_array_equal(caught.value.args[0], np.arange(1 << 20))
-
-
-def test_groups_of_exceptions(get: Get) -> None:
-    def fail() -> None:
-        raise ExceptionGroup("several", [ValueError(1), OSError("two")])
-
-    with pytest.raises(ExceptionGroup) as caught:
-        dask.delayed(fail)().compute(scheduler=get)
-    assert [type(error) for error in caught.value.exceptions] == [ValueError, OSError]
-
-
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])
 def test_exceptions_that_are_meant_for_the_interpreter(kind: type[BaseException], runtime: Runtime) -> None:
     def leave() -> None:
@@ -207,12 +171,6 @@ def test_exceptions_that_are_meant_for_the_interpreter(kind: type[BaseException]
     assert caught.value.args == (3,)
     assert dask.delayed(pid_of)().compute(scheduler=runtime.get) in pids
     assert runtime.engine().worker_pids() == pids
-
-
-def test_sys_exit_in_the_users_process(get: Get) -> None:
-    with pytest.raises(SystemExit):
-        dask.delayed(lambda _: sys.exit(3))(threading.Lock()).compute(scheduler=get)
-    assert delayed_sum(get) == 3
 
 
 def delayed_sum(get: Get) -> int:
@@ -387,23 +345,6 @@ def test_a_forked_process_never_becomes_a_worker(leave: Any, code: int, tmp_path
     values = dask.compute(*[dask.delayed(fork)(number) for number in range(6)], scheduler=runtime.get)
     assert values == tuple((code, number) for number in range(6))
     assert len(notes(tmp_path / "begun")) == 6
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_process_says_why_it_failed(capfd: pytest.CaptureFixture[str]) -> None:
-    def fork() -> int:
-        child = os.fork()
-        if not child:
-            print("from the child")
-            raise ValueError("in the child")
-        return os.waitpid(child, 0)[1]
-
-    with Runtime(num_workers=1) as runtime:
-        assert dask.delayed(fork)().compute(scheduler=runtime.get)
-    captured = capfd.readouterr()
-    assert "from the child" in captured.out
-    assert captured.err.endswith("ValueError: in the child\n")
-    assert "process.py" not in captured.err
 
 
 def framed(message: Any) -> bytes:
@@ -591,33 +532,38 @@ INTERRUPTED = """
 import os, threading, time
 import dask, dask_mars
 
-def sleep(path, *_):
+def sleep(path, gate, *_):
     open(path, "a").close()
-    while not os.path.exists("go on"):
+    while not os.path.exists(gate):
         time.sleep(0.05)
 
 runtime = dask_mars.Runtime(2)
 dask.delayed(abs)(1).compute(scheduler=runtime.get)
-tasks = [dask.delayed(sleep)("started" + str(n), threading.Lock()) for n in range(2)]
+tasks = [dask.delayed(sleep)("started" + str(n), "go on", threading.Lock()) for n in range(2)]
 try:
     dask.compute(*tasks, scheduler=runtime.get)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 print(dask.delayed(sum)([1, 2]).compute(scheduler=runtime.get), flush=True)
+dask.compute(*[dask.delayed(sleep)("again" + str(n), "never") for n in range(2)], scheduler=runtime.get)
 """
 
 
 @pytest.mark.slow
-def test_tasks_in_the_users_process_are_interrupted(scripts: Any) -> None:
+def test_ctrl_c_that_is_handled_and_that_is_not(scripts: Any) -> None:
     with scripts.start(str(scripts.write("interrupted.py", INTERRUPTED))) as process:
         assert eventually(lambda: len(list(scripts.directory.glob("started*"))) >= 2, 15)
         os.killpg(process.pid, signal.SIGINT)
         assert process.stdout.readline() == "interrupted\n"
         assert process.stdout.readline() == "3\n"
-        # None has come to its end before.
+        # The tasks have not come to their end before.
         (scripts.directory / "go on").touch()
-        assert process.wait(100) == 0
-        assert process.stderr.read() == ""
+        assert eventually(lambda: list(scripts.directory.glob("again*")), 15)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=100)
+    assert err.rstrip().endswith("KeyboardInterrupt")
+    assert out == ""
+    assert process.returncode == -signal.SIGINT
 
 
 def test_interrupts_at_any_moment(runtime: Runtime) -> None:
@@ -690,29 +636,6 @@ def test_what_the_users_process_has_begun_goes_on_and_the_rest_is_dropped(runtim
     assert 0 < target.begun < 20
 
 
-@pytest.mark.slow
-def test_an_interrupt_that_nobody_handles(scripts: Any) -> None:
-    script = scripts.write(
-        "unhandled.py",
-        textwrap.dedent(
-            """
-            import time, dask, dask_mars
-            def sleep(path):
-                open(path, "a").close()
-                time.sleep(1000)
-            dask.compute(*[dask.delayed(sleep)(f"started{n}") for n in range(3)], scheduler=dask_mars.get)
-            """
-        ),
-    )
-    with scripts.start(str(script)) as process:
-        assert eventually(lambda: list(scripts.directory.glob("started*")), 15)
-        os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=100)
-    assert err.rstrip().endswith("KeyboardInterrupt")
-    assert out == ""
-    assert process.returncode == -signal.SIGINT
-
-
 # -- tasks that cannot travel ---------------------------------------------------------------------------------
 
 
@@ -736,12 +659,6 @@ def test_only_what_cannot_travel_runs_in_the_users_process(get: Get) -> None:
     assert first_pid != os.getpid()
     assert second_pid == os.getpid()
     assert third_pid != os.getpid()
-
-
-def test_functions_that_hold_what_cannot_travel(get: Get) -> None:
-    lock = threading.Lock()
-    array = da.ones(100, chunks=10).map_blocks(lambda block: block + lock.locked(), dtype=float)
-    assert array.sum().compute(scheduler=get) == 100
 
 
 def test_open_files(tmp_path: Path, get: Get) -> None:
@@ -895,19 +812,6 @@ def test_store_and_return(kind: str, tmp_path: Path, request: pytest.FixtureRequ
     np.testing.assert_array_equal((stored * 2).compute(scheduler=get), expected * 2)
 
 
-def test_store_and_load(tmp_path: Path, request: pytest.FixtureRequest, get: Get) -> None:
-    array = da.ones(SHAPE, chunks=(10, 1000))
-    persisted = []
-    for scheduler in (get, "threads"):
-        target = make_target("numpy", tmp_path, request)
-        stored = da.store(array, target, return_stored=True, load_stored=True, scheduler=scheduler)
-        assert target.sum() == 40_000
-        values = [value.value if isinstance(value, DataNode) else value for value in dict(stored.dask).values()]
-        blocks = [value for value in values if isinstance(value, np.ndarray)]
-        persisted.append([(block.shape, float(block.sum())) for block in blocks])
-    assert persisted[0] == persisted[1]
-
-
 @pytest.mark.parametrize(("size", "optimize_graph"), [(100, True), (100_000, False)])
 def test_store_in_one_chain_of_fused_tasks(size: int, optimize_graph: bool, get: Get) -> None:
     target = np.zeros(size)
@@ -1039,7 +943,7 @@ def test_a_graph_that_fits_if_it_runs_in_a_good_order(small: Runtime, written: l
     assert not written
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_array_of_the_user_that_does_not_fit() -> None:
     with Runtime(num_workers=1, memory_limit=LEAST_LIMIT) as runtime:
         mine = np.ones(1 << 25)

@@ -266,7 +266,7 @@ def test_what_is_not_to_be_begun_twice_is_not_tried_again(limited, tmp_path, mon
     assert len(notes(tmp_path / "begun")) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @needs_proc
 def test_what_tasks_leave_behind_goes_with_their_worker(limited):
     tasks = [dask.delayed(keep)(70 * MIB, number) for number in range(8)]
@@ -308,7 +308,7 @@ def test_a_paused_worker_goes_on_when_there_is_room(large, paused, tmp_path):
     assert other.result(100) == large // MIB
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @needs_proc
 def test_a_computation_is_cancelled_while_its_worker_is_paused(paused):
     other, pid = paused
@@ -330,8 +330,8 @@ def test_a_paused_worker_dies(large, paused, tmp_path):
         pytest.fail("one loss is allowed")
 
 
+@pytest.mark.nightly
 @needs_proc
-@pytest.mark.slow
 def test_an_engine_ends_while_a_worker_is_paused(limited, paused, tmp_path):
     other, pid = paused
     (tmp_path / "go on").touch()

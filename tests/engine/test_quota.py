@@ -133,7 +133,7 @@ def test_results_of_unknown_size_go_to_disk(limited):
     assert total.compute(scheduler=limited.get) == expected
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_arrays_larger_than_the_limit(limited):
     x = da.ones((200, MIB), chunks=(10, MIB))
     assert (x - x.mean()).std().compute(scheduler=limited.get) == 0
