@@ -1,4 +1,4 @@
-"""Bounds on the sizes of modules, classes and functions, and unique names of classes.
+"""Bounds on the sizes of modules, classes and functions, unique names of classes, and parameters in docstrings.
 
 Exceptions are listed with their size, which may only shrink: `python -m tests.test_structure` prints the list.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,6 +110,48 @@ def test_nothing_is_larger_than_its_bound_but_what_is_listed() -> None:
 
 def test_no_two_classes_have_one_name_but_what_is_listed() -> None:
     assert shared_names() == SHARED_NAMES
+
+
+# -- docstrings --------------------------------------------------------------------------------------------------
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def documented(docstring: str) -> list[str]:
+    """Return the names under the heading of parameters."""
+    _, found, rest = docstring.partition("Parameters\n----------\n")
+    if not found:
+        return []
+    section = re.split(r"\n\n?\S[^\n]*\n-{3,}\n", rest)[0]
+    heads = re.findall(r"^(\*{0,2}\w[^\n]*?)(?: : |$)", section, re.MULTILINE)
+    return [name.strip().lstrip("*") for head in heads for name in head.split(",")]
+
+
+def taken(function: Function) -> list[str]:
+    arguments = function.args
+    every = [*arguments.posonlyargs, *arguments.args, arguments.vararg, *arguments.kwonlyargs, arguments.kwarg]
+    return [argument.arg for argument in every if argument is not None]
+
+
+def callables(tree: ast.Module) -> Iterator[tuple[str, str, Function]]:
+    """Yield name, docstring and function; a class documents what its `__init__` takes."""
+    for node in definitions(tree):
+        if isinstance(node, Function) and (docstring := ast.get_docstring(node)):
+            yield node.name, docstring, node
+        elif isinstance(node, ast.ClassDef) and (docstring := ast.get_docstring(node)):
+            for inner in node.body:
+                if isinstance(inner, ast.FunctionDef) and inner.name == "__init__":
+                    yield node.name, docstring, inner
+
+
+def test_parameters_that_are_documented_are_taken() -> None:
+    unknown = [
+        f"{path}: {name} has no {parameter}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for name, docstring, function in callables(parsed(path))
+        for parameter in set(documented(docstring)) - set(taken(function))
+    ]
+    assert not unknown, "\n".join(unknown)
 
 
 if __name__ == "__main__":

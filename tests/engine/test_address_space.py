@@ -169,6 +169,7 @@ def test_a_declared_result_that_fits_no_arena_fails_with_numbers(few) -> None:
         assert 0.4 < smaller.mean().compute(scheduler=runtime.get) < 0.6
 
 
+@pytest.mark.slow
 def test_a_result_that_fits_no_arena_fails_with_numbers(few) -> None:
     with few() as runtime:
         with pytest.raises(StoreFull, match="ulimit -v") as caught:

@@ -161,7 +161,7 @@ def test_a_runtime_ends_with_its_context() -> None:
 
 @on_linux
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("starts_in_threads", [True, False])
+@pytest.mark.parametrize("starts_in_threads", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_closed_runtime_releases_its_memory_at_once(starts_in_threads: bool) -> None:
     def held() -> tuple[int, int]:
         mapped = Path("/proc/self/maps").read_text().count("/memfd:dask-mars-")
@@ -848,6 +848,7 @@ def test_results_are_sealed_where_they_were_computed(single: Runtime) -> None:
         assert dask.delayed(is_where_it_was)(dask.delayed(noted_array)(8)).compute(scheduler=single.get)
 
 
+@pytest.mark.slow
 def test_without_a_threshold_results_are_copied() -> None:
     with constants(arena_threshold_bytes=None), Runtime(num_workers=1) as runtime:
         moved = dask.delayed(is_where_it_was)(dask.delayed(noted_array)(8))
@@ -974,7 +975,7 @@ def test_long_use_leaves_nothing_in_workers(single: Runtime) -> None:
         worker = next(thing for thing in gc.get_objects() if isinstance(thing, WorkerProcess))
         return len(worker._graphs), len(worker._surroundings._contexts)
 
-    for number in range(40):
+    for number in range(25):
         with dask.config.set({"a-setting-of-ours": number}):
             assert da.ones(10, chunks=5).sum().compute(scheduler=single.get) == 10
     graphs, contexts = dask.delayed(sizes)().compute(scheduler=single.get)
@@ -983,6 +984,7 @@ def test_long_use_leaves_nothing_in_workers(single: Runtime) -> None:
     assert len(single.engine()._registry.sender.contexts) <= 2
 
 
+@pytest.mark.slow
 def test_workers_load_xarray_when_a_task_needs_it() -> None:
     pytest.importorskip("xarray")
 

@@ -846,13 +846,6 @@ def test_a_file_that_the_user_writes_is_read_in_the_users_process(tmp_path: Path
     np.testing.assert_array_equal(np.concatenate(found), np.arange(5000.0))
 
 
-def test_the_lock_of_store_holds_across_processes(tmp_path: Path, zarr: Any, get: Get) -> None:
-    target = zarr.create_array(store=str(tmp_path / "x.zarr"), shape=(2000,), chunks=(1000,), dtype="f8")
-    # Every block of Dask shares its chunk of Zarr with 24 others, which read, change and write it all the time.
-    da.store(da.arange(2000, chunks=40, dtype="f8") + 1, target, lock=True, scheduler=get)
-    np.testing.assert_array_equal(target[:], np.arange(1.0, 2001))
-
-
 def count_up(path: Path, lock: Any, times: int = 1) -> int:
     for _ in range(times):
         with lock:
@@ -886,22 +879,10 @@ def test_a_lock_held_by_a_process_that_dies_is_released(tmp_path: Path, get: Get
     assert dask.delayed(work)(lock).compute(scheduler=get) == "done"
 
 
-def test_locks_hold_while_another_runtime_comes_and_goes(tmp_path: Path, runtime: Runtime) -> None:
-    path = tmp_path / "count"
-    path.write_text("0")
-    lock = SerializableLock("of-another-test")
-    with Runtime(num_workers=1) as other:
-        assert delayed_sum(other.get) == 3
-    unsendable = threading.Lock()
-    counts = [dask.delayed(count_up)(path, lock, 30) for _ in range(2)]
-    counts += [dask.delayed(lambda *args: count_up(*args[:3]))(path, lock, 30, unsendable) for _ in range(2)]
-    dask.compute(*counts, scheduler=runtime.get)
-    assert path.read_text() == "120"
-
-
 # -- memory that does not suffice -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_limit_below_what_all_processes_take_is_an_error_before_anything_is_computed() -> None:
     """Workers alone would be within it; the user's process, and libraries, are not."""
     with Runtime(num_workers=2, memory_limit="112 MiB") as runtime:

@@ -104,6 +104,7 @@ def test_memory_goes_back_when_nobody_calls_anything():
         assert len(engine.worker_pids()) == 2
 
 
+@pytest.mark.slow
 @on_linux
 def test_what_a_worker_refers_to_does_not_keep_the_rest():
     """A task that keeps an input has its worker look for the end of that, which is no reason to keep the rest."""
@@ -274,6 +275,7 @@ def test_a_computation_waits_for_workers_that_are_ending(brief, tmp_path):
     assert not engine._loop.workforce._starts._failures
 
 
+@pytest.mark.slow
 def test_workers_that_do_not_end_are_killed(monkeypatch, tmp_path):
     monkeypatch.setattr(workforce, "_EXIT_S", 0.3)
     with dask.config.set({"dask-mars.idle-timeout": "20 ms"}), Runtime(num_workers=1) as runtime:

@@ -118,6 +118,7 @@ def test_two_that_wait_for_each_other_take_turns(limited, tmp_path):
     assert dask.compute(*tasks, scheduler=limited.get) == (2.0, 2.0)
 
 
+@pytest.mark.slow
 def test_what_is_not_to_be_begun_twice_is_not_tried_again(limited, tmp_path, monkeypatch):
     monkeypatch.setattr("dask_mars.optimize.known.APPENDING", frozenset({"tests.tasks.note_and_grow"}))
     tasks = [dask.delayed(note_and_grow)(str(tmp_path / "rows"), number, 50 * MIB) for number in range(6)]

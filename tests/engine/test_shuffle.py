@@ -101,7 +101,6 @@ def test_several_in_one_graph():
 
 SHUFFLES: dict[str, Callable[[Any], Any]] = {
     "shuffle": lambda frame: frame.shuffle("key"),
-    "more": lambda frame: frame.shuffle("key", npartitions=11),
     "by several": lambda frame: frame.shuffle(["small", "category"]),
     "set_index of moments": lambda frame: frame.set_index("moment", npartitions=3),
     "apply": lambda frame: frame.groupby("key").apply(

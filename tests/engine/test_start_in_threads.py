@@ -198,7 +198,7 @@ def numbers(size: int = 900) -> np.ndarray[Any, Any]:
     return np.random.default_rng(2).random((size, size))
 
 
-@pytest.mark.parametrize("layout", ["transposed", "mapped"])
+@pytest.mark.parametrize("layout", ["transposed", pytest.param("mapped", marks=pytest.mark.slow)])
 def test_threads_read_the_users_arrays_where_they_are(
     runtime: Runtime, copied: list[int], layout: str, tmp_path: Any
 ) -> None:
@@ -267,6 +267,7 @@ def test_processes_that_take_over_get_copies_of_the_users_arrays(
         assert time.monotonic() < deadline
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tests_are_a_library")
 def test_an_array_that_is_a_result_may_be_given_back(runtime: Runtime) -> None:
     made = (da.from_array(numbers(), chunks=300) + 1).persist(scheduler=runtime.get)
@@ -303,6 +304,7 @@ def test_processes_compute_where_memory_is_short_or_the_user_wants_it(setting: b
         assert not threads()
 
 
+@pytest.mark.slow
 def test_large_chunks_are_for_processes() -> None:
     with Runtime(num_workers=1, memory_limit="2 GiB") as runtime:
         assert da.arange(1 << 20, chunks=-1).max().compute(scheduler=runtime.get) == (1 << 20) - 1
@@ -502,6 +504,7 @@ def test_a_forked_process_computes_on_its_own(runtime: Runtime) -> None:
     np.testing.assert_array_equal(random_means().compute(scheduler=runtime.get), expected)
 
 
+@pytest.mark.slow
 def test_many_small_computations_side_by_side(runtime: Runtime) -> None:
     results: dict[int, float] = {}
 

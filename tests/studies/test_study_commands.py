@@ -63,6 +63,7 @@ def test_functions_that_are_timed_exist(part):
     assert (process, title) in ORDER
 
 
+@pytest.mark.slow
 def test_graphs_are_about_as_large_as_asked_for():
     for make in preparation.GRAPHS.values():
         dsk, keys = make(1000)

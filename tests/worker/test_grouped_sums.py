@@ -231,6 +231,7 @@ def test_the_order_of_sums_is_kept_where_that_is_asked_for() -> None:
     assert replaced(core.chunk_reduce, reductions=False) is not core.chunk_reduce
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "method"), [("nanmean", "map-reduce"), ("sum", "cohorts"), ("nanmax", "cohorts")]
 )
