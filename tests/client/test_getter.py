@@ -266,15 +266,6 @@ def test_dataframes_without_optimisation(name: str, get: Get) -> None:
     )
 
 
-def test_csv_files_with_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, get: Get) -> None:
-    dd = pytest.importorskip("dask.dataframe")
-    monkeypatch.chdir(tmp_path)
-    for number in range(3):
-        (tmp_path / f"part{number}.csv").write_text(f"name,amount\na,{number}\nb,{number * 10}\n")
-    total = dd.read_csv("part*.csv").groupby("name").amount.sum()
-    assert total.compute(scheduler=get).to_dict() == {"a": 3, "b": 30}
-
-
 @pytest.mark.filterwarnings("ignore:The inplace keyword")
 def test_files_written_with_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, get: Get) -> None:
     dd = pytest.importorskip("dask.dataframe")
@@ -392,19 +383,6 @@ def test_every_task_is_computed_once(tmp_path: Path, get: Get) -> None:
     graph |= {f"b{number}": (add, "a", number) for number in range(20)}
     assert get(graph, [f"b{number}" for number in range(20)]) == tuple(range(1, 21))
     assert len(notes(tmp_path / "calls")) == 1
-
-
-def test_a_wide_and_deep_graph(get: Get) -> None:
-    graph: dict[Any, Any] = {("leaf", number): (add, number, 0) for number in range(512)}
-    level, width = "leaf", 512
-    while width > 1:
-        width //= 2
-        graph |= {
-            (f"level{width}", number): (add, (level, 2 * number), (level, 2 * number + 1))
-            for number in range(width)
-        }
-        level = f"level{width}"
-    assert get(graph, (level, 0)) == 512 * 511 // 2
 
 
 def raise_text(text: str) -> None:
@@ -525,15 +503,6 @@ def test_values_that_are_known_already(get: Get) -> None:
     assert get(graph, "b", cache={"a": 5}) == 6
 
 
-def test_errors_raised_again_in_the_users_process(get: Get) -> None:
-    def fail() -> None:
-        raise LookupError(os.getpid())
-
-    with pytest.raises(LookupError) as caught:
-        dask.delayed(fail)().compute(scheduler=get, rerun_exceptions_locally=True)
-    assert caught.value.args == (os.getpid(),)
-
-
 def test_errors_raised_again_have_the_same_inputs(get: Get, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(array: np.ndarray) -> None:
         raise LookupError(float(array.min()), float(array.max()))
@@ -591,16 +560,6 @@ def test_functions_of_all_kinds(get: Get) -> None:
     arguments = [*range(len(functions) - 1), "text"]
     values = [dask.delayed(f)(x) for f, x in zip(functions, arguments, strict=True)]
     assert dask.compute(*values, scheduler=get) == dask.compute(*values, scheduler="threads")
-
-
-def test_objects_of_classes_defined_in_the_test(get: Get) -> None:
-    class Point:
-        def __init__(self, x: int) -> None:
-            self.x = x
-
-    point = dask.delayed(Point)(3).compute(scheduler=get)
-    assert type(point) is Point
-    assert dask.delayed(lambda p: p.x)(Point(4)).compute(scheduler=get) == 4
 
 
 def nested_sum(size: int, **options: Any) -> int:
@@ -691,13 +650,6 @@ def fail_for_no_reason(block: np.ndarray) -> np.ndarray:
     return block
 
 
-def draw(block: np.ndarray) -> np.ndarray:
-    import cv2
-
-    picture = block.reshape(10, -1)
-    return cv2.circle(picture, (5, 5), 3, 7.0, -1)
-
-
 def compiled(block: np.ndarray) -> np.ndarray:
     import numba
 
@@ -723,7 +675,6 @@ IN_PLACE = [
     fail_for_a_reason,
     # `from None` hides a reason, and does not remove it.
     fail_for_no_reason,
-    pytest.param(draw, marks=pytest.mark.skipif(not find_spec("cv2"), reason="OpenCV is not installed")),
     # Numba takes seconds to compile.
     pytest.param(
         compiled,
@@ -934,13 +885,6 @@ def test_slices_of_arrays_within_objects_are_the_users_to_write_to(get: Get) -> 
     check(50_000, get)
 
 
-def test_small_arrays_that_are_read_only_stay_so_through_several_tasks(get: Get) -> None:
-    zeros = dask.delayed(np.broadcast_to)(np.zeros(()), (3,)).persist(scheduler=get)
-    passed = dask.delayed(lambda value: value)(zeros)
-    assert not passed.compute(scheduler="sync").flags.writeable
-    assert not passed.persist(scheduler=get).compute(scheduler=get).flags.writeable
-
-
 @pytest.mark.parametrize("wrap", [lambda value: value, lambda value: (value, 1)], ids=["alone", "within"])
 def test_empty_arrays_are_the_users_to_write_to(wrap: Callable[[Any], Any], get: Get) -> None:
     kept = dask.delayed(lambda: wrap(np.zeros((0, 3))))().persist(scheduler=get)
@@ -989,40 +933,6 @@ def test_xarray(get: Get) -> None:
         xarray.testing.assert_allclose(lazy.t.mean("x").compute(), data.t.mean("x"))
         xarray.testing.assert_identical((lazy.persist() + 1).load(), data + 1)
         xarray.testing.assert_identical(xarray.map_blocks(lambda part: part * 2, lazy).compute(), data * 2)
-
-
-def test_values_of_many_types(get: Get) -> None:
-    values = [
-        None,
-        ...,
-        NotImplemented,
-        True,
-        -3,
-        10**40,
-        2.5,
-        float("nan"),
-        1j,
-        "text",
-        b"raw" * 20_000,
-        "long" * 20_000,
-        (1, [2, {3: {4}}]),
-        {"a": np.arange(10_000), "b": [np.zeros(3)]},
-        frozenset({1}),
-        range(5),
-        slice(1, 2),
-        np.float32(1.5),
-        np.datetime64("2020-01-01"),
-        np.dtype("f4"),
-        int,
-        len,
-        Path("relative"),
-        bytearray(b"x" * 50_000),
-        np.array(5),
-        np.ma.masked_array([1, 2], [True, False]),
-        np.zeros(20_000, dtype="S3"),
-    ]
-    made = [dask.delayed(lambda value: value)(dask.delayed(lambda v=value: v)()) for value in values]
-    assert_same(dask.compute(*made, scheduler=get), dask.compute(*made, scheduler="threads"))
 
 
 def with_metadata() -> np.ndarray:
@@ -1088,35 +998,6 @@ def test_large_arguments_that_are_not_arrays(get: Get) -> None:
     assert dask.delayed(len)(dask.delayed(numbers, traverse=False)).compute(scheduler=get) == 300_000
     assert dask.delayed(lambda text: text + "y")(text).compute(scheduler=get) == text + "y"
     assert dask.delayed(lambda: numbers)().compute(scheduler=get) == numbers
-
-
-def test_a_file_mapped_to_memory(tmp_path: Path, get: Get) -> None:
-    data = np.arange(200_000.0)
-    data.tofile(tmp_path / "data.bin")
-    for mode in ("r", "r+", "c"):
-        mapped = np.memmap(tmp_path / "data.bin", dtype="f8", mode=mode)
-        array = da.from_array(mapped, chunks=30_000)
-        np.testing.assert_array_equal((array + 1).compute(scheduler=get), data + 1)
-        np.testing.assert_array_equal(array[::7].compute(scheduler=get), data[::7])
-        assert dask.delayed(np.sum)(mapped).compute(scheduler=get) == data.sum()
-
-
-def test_tasks_that_write_into_a_subclass_of_the_user(get: Get) -> None:
-    class Labelled(np.ndarray):
-        label = "none"
-
-        def __array_finalize__(self, source: Any) -> None:
-            self.label = getattr(source, "label", "none")
-
-    data = np.zeros(20_000).view(Labelled)
-    data.label = "heights"
-
-    def write(array: Any) -> tuple[type, str]:
-        array[0] += 1
-        return type(array), array.label
-
-    assert dask.delayed(write)(dask.delayed(data, traverse=False)).compute(scheduler=get)[0].__name__ == "Labelled"
-    assert data[0] == 1
 
 
 @pytest.mark.slow
