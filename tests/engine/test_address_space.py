@@ -119,11 +119,11 @@ def test_the_store_holds_no_more_than_its_arenas(few) -> None:
 
 
 def test_results_of_one_worker_that_its_arena_has_no_room_for_go_to_disk(few, tmp_path) -> None:
-    with few() as runtime:
+    with few(8) as runtime:
         engine = runtime.engine()
-        result, expected = held(10, 5)
+        result, expected = held(6, 2)
         # The store has room for all of them, the arena of one worker has not.
-        assert engine.settings.store_limit > 50 * MIB
+        assert engine.settings.store_limit > 12 * MIB
         assert result.compute(scheduler=runtime.get, num_workers=1) == expected
         # On a slow disk the files are compressed, to next to nothing.
         assert engine.spilled_bytes > 0

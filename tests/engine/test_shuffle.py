@@ -101,7 +101,7 @@ def test_several_in_one_graph():
 
 SHUFFLES: dict[str, Callable[[Any], Any]] = {
     "shuffle": lambda frame: frame.shuffle("key"),
-    "by several": lambda frame: frame.shuffle(["small", "category"]),
+    "by several": lambda frame: frame.shuffle(["small", "category"], npartitions=2),
     "set_index of moments": lambda frame: frame.set_index("moment", npartitions=3),
     "apply": lambda frame: frame.groupby("key").apply(
         lambda group: group.x.max(), include_groups=False, meta=("x", "f8")
