@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -68,20 +67,19 @@ def printed(directory: Path, scheduler: str, times: int, scripts: list[str], **s
 
 
 @pytest.fixture(scope="module")
-def under_threads(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """Return what a script prints when Dask's threads compute it."""
-    return lambda script: printed(tmp_path_factory.mktemp("threads"), "threads", 1, [script])[0]
+def under_threads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return what scripts print when Dask's threads compute them."""
+    return dict(zip(ALONE, printed(tmp_path_factory.mktemp("threads"), "threads", 1, ALONE), strict=True))
 
 
-@pytest.mark.parametrize(
-    "script", [ALONE[1], *[pytest.param(name, marks=pytest.mark.nightly) for name in (ALONE[0], ALONE[2])]]
-)
-def test_it_gives_what_threads_give(script: str, scripts: Any, under_threads: Callable[[str], str]) -> None:
+@pytest.mark.nightly
+@pytest.mark.parametrize("script", ALONE)
+def test_it_gives_what_threads_give(script: str, scripts: Any, under_threads: dict[str, str]) -> None:
     # Scripts take the scheduler's name as their argument, or from the environment where they name none.
     settings = {"DASK_SCHEDULER": "mars", "DASK_DASK_MARS__NUM_WORKERS": "2", **ONE_BLAS_THREAD}
     done = scripts.run(str(TUTORIALS / script), "mars", env=settings, timeout_s=TIMEOUT_S)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == under_threads(script), done.stderr
+    assert done.stdout == under_threads[script], done.stderr
     assert done.stdout.strip()
     assert done.stderr == ""
     assert not list(scripts.directory.iterdir())

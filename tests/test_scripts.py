@@ -150,9 +150,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(TIMEOUT_S + 10)
-@pytest.mark.parametrize("way", ["file", pytest.param("module", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("way", ["file", "module"])
 def test_pickles_that_tasks_make_of_what_the_script_defines(scripts: Any, way: str) -> None:
     script = scripts.write("pickles.py", PICKLES_IN_TASKS)
     arguments = ["-m", "pickles"] if way == "module" else [str(script)]

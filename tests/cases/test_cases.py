@@ -47,8 +47,8 @@ def test_each_script_is_run() -> None:
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("start", ["threads", pytest.param("processes", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("start", ["threads", "processes"])
 def test_both_runs_give_what_threads_give(start: str, scripts: Any, tmp_path: Path) -> None:
     check(scripts, tmp_path, "-m", "tests.cases", start, *map(path_of, TOGETHER))
 

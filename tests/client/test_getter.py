@@ -1000,7 +1000,7 @@ def test_large_arguments_that_are_not_arrays(get: Get) -> None:
     assert dask.delayed(lambda: numbers)().compute(scheduler=get) == numbers
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:Consolidated metadata")
 def test_xarray_files(tmp_path: Path, get: Get, zarr: Any) -> None:
     xarray = pytest.importorskip("xarray")

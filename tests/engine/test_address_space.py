@@ -38,7 +38,7 @@ resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]), int(sys.argv[1])))
 # -- the limit itself ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_defaults_with_8_gb_of_addresses(scripts: Scripts) -> None:
     script = scripts.write(
         "limited.py",

@@ -374,7 +374,7 @@ def test_libraries_use_one_thread_in_each_worker(library: str, get: Get) -> None
     assert dask.delayed(threads)().compute(scheduler=get) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_settings_of_zarr_hold_in_workers(single: Runtime, zarr: Any) -> None:
     def settings() -> list[Any]:
         import zarr

@@ -129,7 +129,7 @@ def test_everything_is_computed(mars: Runtime) -> None:
     np.testing.assert_allclose(persisted.mean().compute(scheduler=mars.get), x.mean().compute())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_small_store_is_enough(order: Order) -> None:
     x = da.random.default_rng(0).random((500, 500), chunks=100)
     with dask.config.set({"dask-mars.store-limit": "1 MiB"}), Runtime(2, policy="mars") as runtime:

@@ -265,7 +265,7 @@ def end_slowly(path: Path, seconds: float) -> None:
     atexit.register(at_exit)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_computation_waits_for_workers_that_are_ending(brief, tmp_path):
     engine = brief.engine()
     for number in range(1, 3):

@@ -232,7 +232,7 @@ def keep(size_bytes: int, number: int) -> int:
     return number
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @needs_proc
 def test_those_that_do_not_fit_side_by_side_take_turns(limited, large):
     tasks = [dask.delayed(take)(large, dask_key_name=f"take-{number}") for number in range(3)]

@@ -254,8 +254,8 @@ def test_objects_that_can_never_be_raise_with_numbers(limited, take, caplog):
     assert dask.delayed(take)(10).compute(scheduler=limited.get) == 10
 
 
+@pytest.mark.nightly
 @COUNTED
-@pytest.mark.slow
 def test_a_large_process_of_the_user_leaves_no_more_than_there_is():
     own = np.ones(700 * MIB // 8)
     with runtime_with_room(ROOM_BYTES) as runtime:

@@ -458,7 +458,7 @@ def test_after_idleness_threads_compute_first_again() -> None:
         assert engine.worker_pids() == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_interpreter_may_end_meanwhile(scripts: Any) -> None:
     script = scripts.write(
         "ends.py",

@@ -261,7 +261,7 @@ def test_settings_of_the_user_are_restored(patient: Runtime, tmp_path: Path) -> 
     assert patient.get({"x": (settings,)}, "x") == (np.geterr(), os.getcwd(), None, before)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ctrl_c_goes_the_same_way(scripts: Any) -> None:
     text = textwrap.dedent(
         """
