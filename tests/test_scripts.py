@@ -208,6 +208,7 @@ fail()
 """
 
 
+@pytest.mark.slow
 def test_an_unchanged_script_that_fails(scripts: Any) -> None:
     (scripts.directory / "neighbour.py").write_text("def double(x):\n    return 2 * x\n")
     script = scripts.write("unchanged.py", SCRIPT)

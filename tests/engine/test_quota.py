@@ -226,8 +226,9 @@ COUNTED = pytest.mark.skipif(not has_object_quotas(1), reason="Python's allocato
 
 def objects(test: Any) -> Any:
     """Have a test run for each kind of objects."""
-    rare = [pytest.param(take, marks=pytest.mark.slow) for take in (growing_object, single_call)]
-    return COUNTED(pytest.mark.parametrize("take", [one_object, small_objects, *rare])(test))
+    rare = [pytest.param(take, marks=pytest.mark.nightly) for take in (one_object, growing_object)]
+    last = pytest.param(single_call, marks=pytest.mark.slow)
+    return COUNTED(pytest.mark.parametrize("take", [small_objects, *rare, last])(test))
 
 
 def ended_tasks(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -113,8 +113,13 @@ SHUFFLES: dict[str, Callable[[Any], Any]] = {
     "nothing left": lambda frame: frame[frame.x < 0].shuffle("key"),
 }
 
+#: Those of which others have the operands.
+LONG = {"apply", "set_index of moments"}
 
-@pytest.mark.parametrize("name", SHUFFLES)
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly if name in LONG else ()) for name in SHUFFLES]
+)
 def test_results_are_those_of_threads(get, name):
     collection = SHUFFLES[name](dd.from_pandas(frame(), npartitions=5, sort=False))
     expected, found = collection.compute(scheduler="threads"), collection.compute(scheduler=get)

@@ -622,6 +622,7 @@ def storing() -> Iterator[Runtime]:
                 yield runtime
 
 
+@pytest.mark.slow
 def test_kept_chunks_of_the_same_key_are_the_same_to_dask(storing):
     pandas = pytest.importorskip("pandas")
     frames = pytest.importorskip("dask.dataframe")

@@ -329,7 +329,7 @@ class Unsealable:
         never_return,
         pytest.param(swallow_all, marks=pytest.mark.slow),
         pytest.param(replace_handler, marks=pytest.mark.slow),
-        Unsealable,
+        pytest.param(Unsealable, marks=pytest.mark.slow),
     ],
     ids=["C code", "swallows all", "has replaced the handler", "its result is being stored"],
 )

@@ -252,6 +252,7 @@ def test_of_arrays_from_zarr(tmp_path, threads, in_threads, runtime):
         np.testing.assert_array_equal((x * 2).compute(scheduler=scheduler), values * 2)
 
 
+@pytest.mark.slow
 def test_of_xarray(tmp_path, in_threads):
     xarray = pytest.importorskip("xarray")
     values = np.where(numbers((20, 30)) > 80, np.nan, numbers((20, 30)))
