@@ -324,15 +324,15 @@ def test_workers_use_one_thread_each(monkeypatch: pytest.MonkeyPatch, get: Get) 
 
 
 @pytest.mark.slow
-def test_numbers_of_threads_that_the_user_has_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_of_threads_that_the_user_has_set(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in THREAD_COUNTS:
         monkeypatch.delenv(name, raising=False)
     names = ["NUMBA_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"]
     monkeypatch.setenv("NUMBA_NUM_THREADS", "3")
     before = templates.pid()
-    with Runtime(1) as runtime:
-        assert dask.delayed(variables)(names).compute(scheduler=runtime.get) == ["3", "1", "1"]
-        environment = psutil.Process(runtime.engine().worker_pids()[0]).environ()
+    with Runtime(1) as other:
+        assert dask.delayed(variables)(names).compute(scheduler=other.get) == ["3", "1", "1"]
+        environment = psutil.Process(other.engine().worker_pids()[0]).environ()
         assert [environment[name] for name in names] == ["3", "1", "1"]
         # Libraries read them when they are imported, which a template has done.
         assert templates.pid() != before or before is None

@@ -71,7 +71,7 @@ CODECS: dict[str, dict[str, Callable[[], Any]]] = {
 @pytest.mark.parametrize(
     ("version", "codec", "dtype"),
     [*[(version, name, "f8") for version, names in CODECS.items() for name in names]]
-    + [("3", "zstd", dtype) for dtype in DTYPES[1:]],
+    + [(version, "zstd", dtype) for version in CODECS for dtype in DTYPES[1:]],
 )
 def test_all_codecs_and_dtypes(tmp_path, monkeypatch, version, codec, dtype):
     values = numbers((20, 33), dtype)
@@ -140,11 +140,8 @@ def test_an_array_that_grows(tmp_path):
     np.testing.assert_array_equal(whole(made), np.concatenate([values, values]))
 
 
-@pytest.mark.parametrize(
-    ("codec", "harm"),
-    [*[("zstd", harm) for harm in ("cut", "empty", "longer", "noise", "other", "no file")]]
-    + [(codec, harm) for codec in ("none", "blosc", "gzip") for harm in ("cut", "noise")],
-)
+@pytest.mark.parametrize("codec", ["none", "zstd", "blosc", "gzip"])
+@pytest.mark.parametrize("harm", ["cut", "empty", "longer", "noise", "other", "no file"])
 def test_spoilt_chunks_are_zarrs(tmp_path, codec, harm):
     values = numbers((10, 10))
     array = plain(tmp_path, values, (10, 10), compressors=CODECS["3"][codec]())
