@@ -91,6 +91,7 @@ print(da.core.xr.testing is xarray.testing)
 """
 
 
+@pytest.mark.slow
 def test_arrays_without_xarray_and_numbagg_know_them_when_they_come(scripts: Any) -> None:
     pytest.importorskip("xarray")
     programs = [WITHOUT_XARRAY, WITH_XARRAY]

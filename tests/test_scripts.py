@@ -315,6 +315,7 @@ for arguments in (["web", "--port", "0"], ["--help"]):
 """
 
 
+@pytest.mark.slow
 def test_without_tornado_it_says_what_to_install(scripts: Any) -> None:
     done = scripts.run("-c", WITHOUT_TORNADO + SAYING, env={"COLUMNS": "300"})
     said = done.stdout + done.stderr
@@ -330,6 +331,7 @@ print(dask.config.get('dask-mars.retries'), dask.config.get('dask-mars.cancel-gr
 """
 
 
+@pytest.mark.slow
 def test_the_scheduler_named_in_a_configuration_file(scripts: Any) -> None:
     folder = scripts.directory / "config"
     folder.mkdir()

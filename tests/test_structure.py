@@ -50,7 +50,7 @@ def sizes(path: Path) -> Iterator[tuple[str, str, int]]:
     """Give kind, name and size of a module and of what it defines."""
     module = path.relative_to(ROOT).as_posix()
     yield "module", module, len(path.read_text().splitlines())
-    for node in definitions(parsed(path)):
+    for node in definitions(path):
         if isinstance(node, ast.ClassDef):
             name = f"{module}:{node.name}"
             functions = [part for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)]
@@ -67,12 +67,18 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
-def definitions(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield the statements of a tree at any depth; expressions define nothing."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
-            yield node
-            yield from definitions(node)
+@functools.cache
+def definitions(path: Path) -> list[ast.AST]:
+    """Return the classes and functions of a module, at any depth; expressions define none."""
+    found: list[ast.AST] = []
+    todo: list[ast.AST] = [parsed(path)]
+    while todo:
+        for node in ast.iter_child_nodes(todo.pop()):
+            if isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
+                todo.append(node)
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                found.append(node)
+    return found
 
 
 def lines_of(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -133,9 +139,9 @@ def taken(function: Function) -> list[str]:
     return [argument.arg for argument in every if argument is not None]
 
 
-def callables(tree: ast.Module) -> Iterator[tuple[str, str, Function]]:
+def callables(path: Path) -> Iterator[tuple[str, str, Function]]:
     """Yield name, docstring and function; a class documents what its `__init__` takes."""
-    for node in definitions(tree):
+    for node in definitions(path):
         if isinstance(node, Function) and (docstring := ast.get_docstring(node)):
             yield node.name, docstring, node
         elif isinstance(node, ast.ClassDef) and (docstring := ast.get_docstring(node)):
@@ -148,7 +154,7 @@ def test_parameters_that_are_documented_are_taken() -> None:
     unknown = [
         f"{path}: {name} has no {parameter}"
         for path in sorted(PACKAGE.rglob("*.py"))
-        for name, docstring, function in callables(parsed(path))
+        for name, docstring, function in callables(path)
         for parameter in set(documented(docstring)) - set(taken(function))
     ]
     assert not unknown, "\n".join(unknown)

@@ -235,14 +235,11 @@ def merged() -> Any:
 FRAMES: dict[str, Callable[[], Any]] = {
     "whole": frame,
     "groupby": lambda: frame().groupby("key").value.mean(split_out=1),
-    "groupby with split_out": lambda: frame().groupby("key").number.sum(split_out=3),
     "merge": merged,
-    "set_index": lambda: frame().set_index("when").value.resample("D").mean(),
     "index": lambda: frame().index,
     "values": lambda: frame()[["number", "value"]].values,
     "to_delayed": lambda: frame().to_delayed()[1],
     "to_bag": lambda: frame()[["number"]].to_bag(),
-    "categories": lambda: frame().kind.value_counts(),
 }
 
 
@@ -568,8 +565,8 @@ def nested_sum(size: int, **options: Any) -> int:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"scheduler": dask_mars.get}, {"scheduler": "mars"}, {"scheduler": "threads"}, {"num_workers": 4}],
-    ids=["default", "get", "mars", "threads", "num_workers"],
+    [{}, {"scheduler": dask_mars.get}, {"scheduler": "threads", "num_workers": 4}],
+    ids=["default", "get", "threads"],
 )
 def test_tasks_that_compute(options: dict[str, Any], runtime: Runtime) -> None:
     before = set(runtime.engine().worker_pids())

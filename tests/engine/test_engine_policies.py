@@ -115,6 +115,7 @@ def test_what_meets_again_begins_at_the_same_worker(mars: Runtime, order: Order)
         assert {where[source] for source in inputs} <= {where[chunk]}
 
 
+@pytest.mark.slow
 def test_everything_is_computed(mars: Runtime) -> None:
     x = da.random.default_rng(0).random((300, 200), chunks=(50, 40))
     bag = db.range(100, npartitions=5).map(operator.neg)

@@ -580,7 +580,7 @@ def test_interrupts_at_any_moment(runtime: Runtime) -> None:
 
     before = signal.signal(signal.SIGUSR1, interrupt)
     try:
-        for _ in range(25):
+        for _ in range(15):
             timer = threading.Timer(choose.uniform(0.001, 0.06), signal.pthread_kill, (main, signal.SIGUSR1))
             timer.start()
             try:

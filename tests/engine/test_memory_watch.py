@@ -239,6 +239,7 @@ def test_those_that_do_not_fit_side_by_side_take_turns(limited, large):
     assert dask.compute(*tasks, scheduler=limited.get) == (large // MIB,) * 3
 
 
+@pytest.mark.slow
 @needs_proc
 def test_what_does_not_fit_alone_is_tried_twice_and_fails_with_numbers(limited, tmp_path):
     begun = tmp_path / "begun"

@@ -121,6 +121,7 @@ def test_its_death_harms_no_worker_and_the_next_one_takes_over(runtime: Runtime,
     assert sum("control" in options for options in started) == 1
 
 
+@pytest.mark.slow
 def test_where_it_does_not_come_up_processes_are_new_interpreters(
     monkeypatch: pytest.MonkeyPatch, started: list[dict]
 ) -> None:

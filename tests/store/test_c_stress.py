@@ -42,7 +42,7 @@ def compiled(directory: Path, program: str, *flags: str) -> Path:
 @pytest.mark.parametrize(
     "flags",
     [pytest.param(SANITIZERS["thread"], marks=pytest.mark.nightly, id="thread")]
-    + [pytest.param(SANITIZERS["address"], id="address")],
+    + [pytest.param(SANITIZERS["address"], marks=pytest.mark.slow, id="address")],
 )
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_stress_under_a_sanitizer(tmp_path, program, flags):

@@ -221,7 +221,7 @@ USES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("optimized", [True, False])
+@pytest.mark.parametrize("optimized", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_results_are_those_of_the_collection_itself(optimized, runtime, known):
     persisted = numbers().persist(scheduler=runtime.get)
     for use in USES.values():
