@@ -237,7 +237,6 @@ def ended_tasks(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [text for level, text in told if level == "WARNING" and "is ended: it has taken" in text]
 
 
-@pytest.mark.slow
 @objects
 def test_objects_of_several_tasks_take_turns(limited, take, caplog):
     mib = int(0.6 * limited.engine()._loop.memory.limits.store_bytes) // MIB
