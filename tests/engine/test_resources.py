@@ -94,7 +94,7 @@ def test_nonsense_is_refused(wrong: Any) -> None:
 
 def test_the_wait_is_explained(laboratory: Runtime, tmp_path: Path) -> None:
     with dask.annotate(resources={"GPU": 1}):
-        tasks = [dask.delayed(alone)(number, str(tmp_path / "notes")) for number in range(6)]
+        tasks = [dask.delayed(alone)(number, str(tmp_path / "notes")) for number in range(20)]
     keys = [task.key for task in tasks]
     thread = threading.Thread(target=dask.compute, args=tasks, kwargs={"scheduler": laboratory.get})
     thread.start()

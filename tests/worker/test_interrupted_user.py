@@ -20,8 +20,12 @@ from dask.callbacks import Callback
 import dask_mars
 from dask_mars import Runtime, gc_control
 from dask_mars.optimize.prepare import prepare
+from tests.conftest import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(300)
+
+#: More interrupts than these have to come, or nothing is shown.
+FEWEST = 5
 
 
 @pytest.fixture
@@ -35,8 +39,9 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[
     def call(function: Callable[[], Any], longest_s: float, seconds: float) -> int:
         choose = random.Random(0)
         count = 0
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        begun = time.monotonic()
+        # On a busy machine it takes longer until some have come.
+        while (passed := time.monotonic() - begun) < seconds or (count <= FEWEST and passed < PATIENCE_S):
             try:
                 # NumPy may be interrupted while it has changed how it treats errors.
                 with np.errstate():
@@ -74,7 +79,7 @@ def test_the_garbage_collector_is_left_as_it_was(interrupted: Any) -> None:
             hold()
 
     for _ in range(6):
-        assert interrupted(hold_on, 2e-4, 0.1)
+        assert interrupted(hold_on, 2e-4, 0.1) > FEWEST
         assert (gc.isenabled(), gc.get_threshold()) == before
 
 
@@ -88,7 +93,7 @@ def test_an_engine_is_not_lost_while_it_is_asked_whether_it_lives(runtime: Runti
         for _ in range(100):
             assert engine.alive
 
-    assert interrupted(ask, 3e-4, 0.7) > 10
+    assert interrupted(ask, 3e-4, 0.7) > FEWEST
     assert runtime.engine() is engine
     assert engine.worker_pids() == pids
     assert dask.delayed(sum)([1, 2]).compute(scheduler=runtime.get) == 3
@@ -106,7 +111,7 @@ def test_preparing_a_graph_leaves_no_setting_changed(annotated: bool, symbolic: 
         # As with callbacks: Dask makes its tasks.
         expression = expression.operands[0]
     settings = copy.deepcopy(dask.config.config)
-    assert interrupted(lambda: prepare(expression, keys), 5e-3, 0.7) > 10
+    assert interrupted(lambda: prepare(expression, keys), 5e-3, 0.7) > FEWEST
     time.sleep(0.1)
     assert dask.config.config == settings
 
@@ -125,8 +130,8 @@ def test_computations_in_all_ways_leave_nothing(runtime: Runtime, interrupted: A
     settings = copy.deepcopy(dask.config.config)
     engine = runtime.engine()
     for way in ways:
-        assert interrupted(way, 2e-2, 1) > 3
+        assert interrupted(way, 2e-2, 1) > FEWEST
     with Callback(pretask=lambda *_: None):
-        assert interrupted(ways[0], 2e-2, 1) > 3
+        assert interrupted(ways[0], 2e-2, 1) > FEWEST
     assert dask.config.config == settings
     assert runtime.engine() is engine
