@@ -121,6 +121,7 @@ def test_wrong_results_are_found(change):
         hypothesis.find(programs(), lambda it: isinstance(ran(it, getter(change)), Difference), settings=few)
 
 
+@pytest.mark.nightly
 def test_what_differs_is_made_short():
     with silenced():
         shortest = hypothesis.find(

@@ -552,7 +552,7 @@ said("end")
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_end_of_the_interpreter_ends_what_goes_on(scripts: Any):
     done = scripts.run("-c", END)
     first, last = done.stdout.split()

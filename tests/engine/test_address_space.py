@@ -131,7 +131,7 @@ def test_results_of_one_worker_that_its_arena_has_no_room_for_go_to_disk(few, tm
         assert not files(tmp_path / "spilled")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_persisted_results_that_have_no_room_can_be_read(few) -> None:
     with few() as runtime:
         arrays = [dask.delayed(filled)(number, 5) for number in range(10)]
@@ -169,7 +169,7 @@ def test_a_declared_result_that_fits_no_arena_fails_with_numbers(few) -> None:
         assert 0.4 < smaller.mean().compute(scheduler=runtime.get) < 0.6
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_result_that_fits_no_arena_fails_with_numbers(few) -> None:
     with few() as runtime:
         with pytest.raises(StoreFull, match="ulimit -v") as caught:

@@ -161,7 +161,7 @@ def test_a_runtime_ends_with_its_context() -> None:
 
 @on_linux
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("starts_in_threads", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("starts_in_threads", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_a_closed_runtime_releases_its_memory_at_once(starts_in_threads: bool) -> None:
     def held() -> tuple[int, int]:
         mapped = Path("/proc/self/maps").read_text().count("/memfd:dask-mars-")

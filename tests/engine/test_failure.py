@@ -882,7 +882,7 @@ def test_a_lock_held_by_a_process_that_dies_is_released(tmp_path: Path, get: Get
 # -- memory that does not suffice -----------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_limit_below_what_all_processes_take_is_an_error_before_anything_is_computed() -> None:
     """Workers alone would be within it; the user's process, and libraries, are not."""
     with Runtime(num_workers=2, memory_limit="112 MiB") as runtime:

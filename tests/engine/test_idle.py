@@ -104,7 +104,7 @@ def test_memory_goes_back_when_nobody_calls_anything():
         assert len(engine.worker_pids()) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @on_linux
 def test_what_a_worker_refers_to_does_not_keep_the_rest():
     """A task that keeps an input has its worker look for the end of that, which is no reason to keep the rest."""
@@ -313,7 +313,9 @@ def test_computations_at_any_moment_come_to_their_end(timeout, tmp_path):
 # -- the end ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("is_slow", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["ended", "ending"])
+@pytest.mark.parametrize(
+    "is_slow", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["ended", "ending"]
+)
 def test_a_runtime_without_workers_can_be_closed(brief, tmp_path, is_slow):
     engine = brief.engine()
     persisted = put_and_computed(brief)

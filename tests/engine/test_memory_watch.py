@@ -258,7 +258,7 @@ def test_what_does_not_fit_alone_is_tried_twice_and_fails_with_numbers(limited, 
     assert limited.get({"x": (pow, 2, 3)}, "x") == 8
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @needs_proc
 def test_what_is_not_to_be_begun_twice_is_not_tried_again(limited, tmp_path, monkeypatch):
     monkeypatch.setattr("dask_mars.optimize.known.APPENDING", frozenset({f"{__name__}.take"}))

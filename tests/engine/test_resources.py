@@ -45,7 +45,7 @@ def side_by_side(path: Path) -> int:
     return most
 
 
-@pytest.mark.parametrize(("amount", "most"), [(1, 1), pytest.param(0.5, 2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("amount", "most"), [(1, 1), pytest.param(0.5, 2, marks=pytest.mark.nightly)])
 def test_it_limits_what_runs_side_by_side(laboratory: Runtime, tmp_path: Path, amount: float, most: int) -> None:
     with dask.annotate(resources={"GPU": amount}):
         tasks = [dask.delayed(alone)(number, str(tmp_path / "notes")) for number in range(6)]
