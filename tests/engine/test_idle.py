@@ -245,13 +245,17 @@ def test_what_tasks_have_kept_goes_with_the_workers(brief):
 
 def test_workers_of_a_computation_that_waits_stay(brief, tmp_path):
     engine = brief.engine()
-    pids = dask.delayed(pid_of)()
-    waits = dask.delayed(wait_for)(tmp_path / "go on", pids)
+    waits = dask.delayed(wait_for)(tmp_path / "go on", dask.delayed(pid_of)())
     with ThreadPoolExecutor(1) as pool:
         pid = pool.submit(waits.compute, scheduler=brief.get)
-        time.sleep(0.5)
-        assert len(engine.worker_pids()) == 2
-        (tmp_path / "go on").touch()
+        try:
+            assert eventually(lambda: len(engine.worker_pids()) == 2)
+            pids = engine.worker_pids()
+            # Ten times as long as idle ones have.
+            time.sleep(0.5)
+            assert engine.worker_pids() == pids
+        finally:
+            (tmp_path / "go on").touch()
         assert psutil.pid_exists(pid.result())
 
 
