@@ -178,23 +178,19 @@ SENSELESS = [
 ]
 
 
-@pytest.mark.parametrize("limit", SENSELESS, ids=repr)
-def test_memory_limit_that_makes_no_sense(total, limit):
-    told = rf"must be a positive number of bytes, text such as '4 GiB', .* not {re.escape(repr(limit))}$"
-    with pytest.raises(ValueError, match=f"^the memory limit {told}"):
-        config.parse_memory(limit)
-    with pytest.raises(ValueError, match=f"^memory_limit {told}"):
-        config.settings(memory_limit=limit)
-    with (
-        dask.config.set({"dask-mars.memory-limit": limit}),
-        pytest.raises(ValueError, match=f"^dask-mars.memory-limit {told}"),
-    ):
-        config.settings()
-    with (
-        dask.config.set({"dask-mars.store-limit": limit}),
-        pytest.raises(ValueError, match=f"^dask-mars.store-limit {told}"),
-    ):
-        config.settings(memory_limit=1000)
+def test_memory_limit_that_makes_no_sense(total):
+    for limit in SENSELESS:
+        told = rf"must be a positive number of bytes, text such as '4 GiB', .* not {re.escape(repr(limit))}$"
+        with pytest.raises(ValueError, match=f"^the memory limit {told}"):
+            config.parse_memory(limit)
+        with pytest.raises(ValueError, match=f"^memory_limit {told}"):
+            config.settings(memory_limit=limit)
+        for name, given in (("memory-limit", {}), ("store-limit", {"memory_limit": 1000})):
+            with (
+                dask.config.set({f"dask-mars.{name}": limit}),
+                pytest.raises(ValueError, match=f"^dask-mars.{name} {told}"),
+            ):
+                config.settings(**given)
 
 
 @pytest.mark.parametrize(("size", "expected"), [(0, 0), (1.9, 1), ("0", 0), ("16 kiB", 1 << 14), (np.int64(5), 5)])

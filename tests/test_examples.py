@@ -6,13 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 for package in ("h5py", "matplotlib", "pandas", "pyarrow", "scipy", "xarray", "zarr"):
-    pytest.importorskip(package)
+    if not find_spec(package):
+        pytest.skip(f"{package} is not installed", allow_module_level=True)
 
 TUTORIALS = Path(__file__).resolve().parent.parent / "examples" / "tutorials"
 SCRIPTS = sorted(path.name for path in TUTORIALS.glob("*.py"))
@@ -70,6 +72,7 @@ def under_threads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return dict(zip(ALONE, printed(tmp_path_factory.mktemp("threads"), "threads", 1, ALONE), strict=True))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("script", ALONE)
 def test_it_gives_what_threads_give(script: str, scripts: Any, under_threads: dict[str, str]) -> None:
     # Scripts take the scheduler's name as their argument, or from the environment where they name none.

@@ -58,7 +58,8 @@ pytestmark = pytest.mark.timeout(130)
 ALL = ["dask_mars.store._arena", "dask_mars.expressions._native", "dask_mars.expressions._pcg64"]
 
 
-@pytest.mark.parametrize("hidden", [ALL[:2], pytest.param([], marks=pytest.mark.slow)], ids=["some", "none"])
+@pytest.mark.slow
+@pytest.mark.parametrize("hidden", [ALL[:2], pytest.param([], marks=pytest.mark.nightly)], ids=["some", "none"])
 def test_each_program_is_warned_once(hidden: list[str], scripts: Any, tmp_path: Path) -> None:
     if set(missing_extensions()) - set(hidden):
         pytest.skip("they are missing here")

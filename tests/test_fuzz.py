@@ -46,6 +46,7 @@ def test_some_programs_differ_in_nothing(get, program, shared):
     assert found is None, f"{program}\n\n{found}"
 
 
+@pytest.mark.nightly
 def test_the_command_runs_engines_with_troubles(scripts):
     options = ("--programs", "3", "--seed", "6", "--memory-limit", "192 MiB", "--kill")
     ended = scripts.run("-m", "tests.fuzz", *options, timeout_s=100)
@@ -120,6 +121,7 @@ def test_wrong_results_are_found(change):
         hypothesis.find(programs(), lambda it: isinstance(ran(it, getter(change)), Difference), settings=few)
 
 
+@pytest.mark.nightly
 def test_what_differs_is_made_short():
     with silenced():
         shortest = hypothesis.find(

@@ -1,4 +1,4 @@
-"""Bounds on the sizes of modules, classes and functions, and unique names of classes.
+"""Bounds on the sizes of modules, classes and functions, unique names of classes, and parameters in docstrings.
 
 Exceptions are listed with their size, which may only shrink: `python -m tests.test_structure` prints the list.
 """
@@ -6,6 +6,8 @@ Exceptions are listed with their size, which may only shrink: `python -m tests.t
 from __future__ import annotations
 
 import ast
+import functools
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,9 +49,8 @@ def larger() -> dict[tuple[str, str], int]:
 def sizes(path: Path) -> Iterator[tuple[str, str, int]]:
     """Give kind, name and size of a module and of what it defines."""
     module = path.relative_to(ROOT).as_posix()
-    text = path.read_text()
-    yield "module", module, len(text.splitlines())
-    for node in ast.walk(ast.parse(text)):
+    yield "module", module, len(path.read_text().splitlines())
+    for node in definitions(path):
         if isinstance(node, ast.ClassDef):
             name = f"{module}:{node.name}"
             functions = [part for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)]
@@ -59,6 +60,25 @@ def sizes(path: Path) -> Iterator[tuple[str, str, int]]:
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             documented = len((ast.get_docstring(node, clean=False) or "").splitlines())
             yield "function", f"{module}:{node.name}", lines_of(node) - documented
+
+
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@functools.cache
+def definitions(path: Path) -> list[ast.AST]:
+    """Return the classes and functions of a module, at any depth; expressions define none."""
+    found: list[ast.AST] = []
+    todo: list[ast.AST] = [parsed(path)]
+    while todo:
+        for node in ast.iter_child_nodes(todo.pop()):
+            if isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
+                todo.append(node)
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                found.append(node)
+    return found
 
 
 def lines_of(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -82,10 +102,7 @@ def attributes_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
 def shared_names() -> set[str]:
     """Return the names of classes that more than one module defines."""
     counts = Counter(
-        node.name
-        for path in PACKAGE.rglob("*.py")
-        for node in ast.parse(path.read_text()).body
-        if isinstance(node, ast.ClassDef)
+        node.name for path in PACKAGE.rglob("*.py") for node in parsed(path).body if isinstance(node, ast.ClassDef)
     )
     return {name for name, count in counts.items() if count > 1}
 
@@ -99,6 +116,48 @@ def test_nothing_is_larger_than_its_bound_but_what_is_listed() -> None:
 
 def test_no_two_classes_have_one_name_but_what_is_listed() -> None:
     assert shared_names() == SHARED_NAMES
+
+
+# -- docstrings --------------------------------------------------------------------------------------------------
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def documented(docstring: str) -> list[str]:
+    """Return the names under the heading of parameters."""
+    _, found, rest = docstring.partition("Parameters\n----------\n")
+    if not found:
+        return []
+    section = re.split(r"\n\n?\S[^\n]*\n-{3,}\n", rest)[0]
+    heads = re.findall(r"^(\*{0,2}\w[^\n]*?)(?: : |$)", section, re.MULTILINE)
+    return [name.strip().lstrip("*") for head in heads for name in head.split(",")]
+
+
+def taken(function: Function) -> list[str]:
+    arguments = function.args
+    every = [*arguments.posonlyargs, *arguments.args, arguments.vararg, *arguments.kwonlyargs, arguments.kwarg]
+    return [argument.arg for argument in every if argument is not None]
+
+
+def callables(path: Path) -> Iterator[tuple[str, str, Function]]:
+    """Yield name, docstring and function; a class documents what its `__init__` takes."""
+    for node in definitions(path):
+        if isinstance(node, Function) and (docstring := ast.get_docstring(node)):
+            yield node.name, docstring, node
+        elif isinstance(node, ast.ClassDef) and (docstring := ast.get_docstring(node)):
+            for inner in node.body:
+                if isinstance(inner, ast.FunctionDef) and inner.name == "__init__":
+                    yield node.name, docstring, inner
+
+
+def test_parameters_that_are_documented_are_taken() -> None:
+    unknown = [
+        f"{path}: {name} has no {parameter}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for name, docstring, function in callables(path)
+        for parameter in set(documented(docstring)) - set(taken(function))
+    ]
+    assert not unknown, "\n".join(unknown)
 
 
 if __name__ == "__main__":

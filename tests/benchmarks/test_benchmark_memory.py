@@ -27,7 +27,7 @@ MIB = 1 << 20
 #: One and twice as much, which no power of two divides into chunks.
 LIMITS = 1_100_000, 2_200_000
 #: Cases of thousands of tasks at any limit.
-LONG = {"merge", "shuffle"}
+LONG = {"merge", "shuffle", "convolve", "concurrent", "centre-10"}
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_tables_of_what_has_failed():
     assert answers.row_count == 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run():
     pytest.importorskip("tornado")
     measurement = run_job(job_of(WATCHED, 0.02), "benchmarks.viewers_child")

@@ -48,7 +48,7 @@ def directory(tmp_path_factory) -> Path:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.nightly if group == "real" else ())
+        pytest.param(name, marks=() if name in ("products", "overlap") else pytest.mark.nightly)
         for group in ("array", "persisted", "zarr", "real")
         for name in GROUPS[group]
     ],

@@ -9,7 +9,6 @@ import typing
 from typing import Any
 
 import dask
-import dask.bag as db
 
 from tests.cases.comparing import case, main
 
@@ -98,46 +97,10 @@ class Reader(Plugin):
     pass
 
 
-class Format:
-    known: dict[str, type] = {}  # noqa: RUF012
-
-    def __init_subclass__(cls, *, suffix: str) -> None:
-        Format.known[suffix] = cls
-
-
-class Table(Format, suffix="csv"):
-    pass
-
-
-class Sheet(Table, typing.Generic[T], suffix="xls"):
-    pass
-
-
 @case
 def classes_that_their_bases_know() -> Any:
     task = dask.delayed(lambda: (list(Plugin.known), Reader.__bases__ == (Plugin,)))
     return [task().compute() for _ in range(2)], list(Plugin.known)
-
-
-@case
-def classes_with_arguments() -> Any:
-    task = dask.delayed(lambda: (sorted(Format.known), Format.known["xls"] is Sheet, len(Sheet.__mro__)))
-    made = dask.delayed(Sheet)().compute()
-    return task().compute(), type(made) is Sheet, sorted(Format.known)
-
-
-@case
-def a_class_that_a_task_makes_is_known_at_home() -> Any:
-    def make() -> type:
-        class Writer(Plugin):
-            pass
-
-        return Writer
-
-    made = dask.delayed(make)().compute()
-    found = made.__name__, Plugin.known.count("Writer")
-    Plugin.known[:] = ["Reader"]
-    return found
 
 
 @case
@@ -146,16 +109,6 @@ def slots() -> Any:
     read = dask.delayed(lambda sample, derived: (sample.number, derived.second, derived.secret()))
     between = read(dask.delayed(Sample)(2), dask.delayed(Derived)())
     return dataclasses.astuple(made[0]), made[1].second, made[1].secret(), between.compute()
-
-
-@case
-def no_attributes_beside_slots() -> Any:
-    return dask.delayed(lambda: hasattr(Derived(), "__dict__"))().compute()
-
-
-@case
-def slots_in_a_bag() -> Any:
-    return sorted(sample.number for sample in db.from_sequence(range(4), npartitions=2).map(Sample).compute())
 
 
 @case
@@ -183,11 +136,6 @@ def flags() -> Any:
 
 
 @case
-def nested_class() -> Any:
-    return dask.delayed(lambda reading: type(reading).__qualname__)(Sensor.Reading()).compute()
-
-
-@case
 def own_class_stays_as_it_is() -> Any:
     global unit
     method, made, unit = Sensor.unit, Sensor.made, "K"
@@ -211,14 +159,6 @@ def classes_that_come_home_are_registered_once() -> Any:
     # A class that was a copy for a moment refers to itself.
     gc.collect()
     return [type(reader) is Reader for reader in readers], Plugin.known, len(Plugin.__subclasses__())
-
-
-@case
-def missing_attribute() -> Any:
-    try:
-        dask.delayed(lambda: Sensor().missing)().compute()
-    except AttributeError as error:
-        return error.name, str(error)
 
 
 if __name__ == "__main__":

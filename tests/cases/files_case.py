@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import dask
-import dask.array as da
-import h5py
 import numpy as np
 import xarray as xr
 
@@ -47,17 +45,6 @@ def corrected_in_place() -> Any:
     return for_each_engine(correct)
 
 
-@case
-def written_beside() -> Any:
-    def correct(path: Path, engine: Any) -> Any:
-        with xr.open_dataset(path, engine=engine, chunks={"day": 11}) as dataset:
-            lowest = dataset.height.map_blocks(lambda block: block - 1).min("day").compute()
-        lowest.rename("lowest").to_dataset().to_netcdf(path, mode="a", engine=engine)
-        return sorted(xr.load_dataset(path, engine=engine))
-
-    return for_each_engine(correct)
-
-
 def end_tasks_of_threads() -> None:
     """Wait for tasks that Dask's threads go on with after an error, and that would open a closed file again."""
     if (pool := dask.threaded.default_pool) is not None:
@@ -83,32 +70,6 @@ def written_after_an_error() -> Any:
         return list(xr.load_dataset(path, engine=engine))
 
     return for_each_engine(correct)
-
-
-@case
-def opened_by_tasks() -> Any:
-    def correct(path: Path, engine: Any) -> Any:
-        opened = dask.delayed(xr.open_dataset)(path, engine=engine)
-        (dataset,) = dask.compute(opened)
-        mean = float(dataset.height.mean())
-        dataset.close()
-        xr.Dataset({"mean": mean}).to_netcdf(path, engine=engine)
-        return float(xr.load_dataset(path, engine=engine)["mean"])
-
-    return for_each_engine(correct)
-
-
-@case
-def dataset_of_hdf5() -> Any:
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory, "heights.h5")
-        with h5py.File(path, "w") as file:
-            file["height"] = VALUES
-        with h5py.File(path, "r") as file:
-            total = da.from_array(file["height"], chunks=(11, 6)).sum(axis=0).compute()
-        with h5py.File(path, "w") as file:
-            file["total"] = total
-        return total
 
 
 if __name__ == "__main__":

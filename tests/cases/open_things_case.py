@@ -5,14 +5,10 @@ from __future__ import annotations
 import io
 import multiprocessing
 import os
-import socket
-import tempfile
 from multiprocessing import shared_memory
-from pathlib import Path
 from typing import Any
 
 import dask
-import fsspec
 
 from tests.cases.comparing import case, main
 
@@ -38,27 +34,10 @@ def pipe_as_argument() -> Any:
 
 
 @case
-def pipe_in_a_closure() -> Any:
-    ours, theirs = multiprocessing.Pipe()
-    # Not in a bag: Dask makes a name of its functions by copying them, and the copy closes the descriptor.
-    dask.compute(*[dask.delayed(lambda number: theirs.send(number))(number) for number in range(3)])
-    return sorted(ours.recv() for _ in range(3))
-
-
-@case
 def pipe_as_result() -> Any:
     ends = dask.delayed(multiprocessing.Pipe)()
     sent = dask.delayed(lambda ends: ends[1].send(MESSAGE) or ends)(ends)
     return sent.compute()[0].recv()
-
-
-@case
-def sockets_and_files() -> Any:
-    ours, theirs = socket.socketpair()
-    with ours, theirs, tempfile.TemporaryFile() as file, tempfile.SpooledTemporaryFile() as spooled:
-        tasks = [dask.delayed(theirs.sendall)(MESSAGE), dask.delayed(file.write)(MESSAGE)]
-        sizes = dask.compute(*tasks, dask.delayed(lambda: spooled.write(MESSAGE))())
-        return sizes, ours.recv(100), file.tell(), spooled.tell()
 
 
 @case
@@ -93,19 +72,6 @@ def shared_memory_by_name() -> Any:
     finally:
         memory.close()
         memory.unlink()
-
-
-@case
-def file_that_pickles_by_path() -> Any:
-    path = Path(tempfile.mkdtemp(), "text")
-    path.write_bytes(MESSAGE)
-    with fsspec.filesystem("file").open(str(path)) as file:
-        return dask.delayed(lambda file: file.read(4))(file).compute()
-
-
-@case
-def text_in_memory() -> Any:
-    return dask.delayed(lambda text, raw: (text.read(), raw.read()))(io.StringIO("a"), io.BytesIO(b"b")).compute()
 
 
 @case

@@ -8,20 +8,16 @@ import dataclasses
 import enum
 import functools
 import inspect
-import io
 import multiprocessing
 import pickle
 import shelve
 import sys
 import tempfile
-import types
 import typing
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import dask
-import dask.bag as db
 import numpy as np
 import pandas as pd
 
@@ -111,15 +107,6 @@ def instances() -> Any:
 
 
 @case
-def functions_of_several_tasks() -> Any:
-    bag = db.from_sequence(range(4), npartitions=2)
-    first = bag.map(lambda number: there_and_back(square)(number))
-    second = first.map(lambda number: there_and_back(square) is square and square(number))
-    given = [dask.delayed(lambda function: there_and_back(function) is function)(square) for _ in range(2)]
-    return dask.compute(first, second, *given)
-
-
-@case
 def identity_of_arguments_and_results() -> Any:
     given = dask.delayed(lambda function, kind: (function is square, kind is Reading))(square, Reading)
     made = dask.delayed(lambda: (square, Reading, Colour.RED))().compute()
@@ -147,11 +134,6 @@ def written_here_and_read_in_a_task() -> Any:
     path = Path(tempfile.mkdtemp(), "pickle")
     path.write_bytes(pickle.dumps([Unmentioned(), Reading.Unit()]))
     return dask.delayed(lambda: pickle.loads(path.read_bytes()))().compute()
-
-
-@case
-def written_in_a_task_and_read_here() -> Any:
-    return pickle.loads(dask.delayed(lambda: pickle.dumps((Reading(3), square)))().compute())
 
 
 @case
@@ -202,11 +184,6 @@ def other_ways() -> Any:
 
 
 @case
-def what_cannot_be_pickled() -> Any:
-    return dask.delayed(lambda: pickle.dumps(lambda: None))().compute()
-
-
-@case
 def a_class_that_is_defined_anew() -> Any:
     def replaced(step: int) -> Any:
         class Result:
@@ -227,22 +204,6 @@ def a_class_that_is_defined_anew() -> Any:
 
 
 @case
-def variables_that_change() -> Any:
-    values = []
-    for scale in range(3):
-        globals()["SCALE"] = scale
-        values.append(dask.delayed(scaled)(2).compute())
-    return values
-
-
-SCALE = 0
-
-
-def scaled(number: int) -> int:
-    return there_and_back(square)(number) * SCALE
-
-
-@case
 def classes_of_the_users_stay_as_they_are() -> Any:
     before = Kind.names.copy()
     made = dask.delayed(Special)()
@@ -250,30 +211,6 @@ def classes_of_the_users_stay_as_they_are() -> Any:
     changed = Kind.scale
     kind = type(made.compute())
     return kind is Special, before == Kind.names, Kind.scale == changed
-
-
-@case
-def a_module_pickled_by_value() -> Any:
-    module = types.ModuleType("made_up")
-    exec("class Thing:\n    pass", vars(module))
-    sys.modules["made_up"] = module
-    cloudpickle.register_pickle_by_value(module)
-    try:
-        return dask.delayed(lambda thing: type(there_and_back(thing)).__name__)(module.Thing()).compute()
-    finally:
-        cloudpickle.unregister_pickle_by_value(module)
-        del sys.modules["made_up"]
-
-
-@case
-def pickler_in_python() -> Any:
-    def pickled() -> Any:
-        file = io.BytesIO()
-        pickle._Pickler(file).dump([Reading(1), square])
-        file.seek(0)
-        return pickle._Unpickler(file).load()[0]
-
-    return dask.delayed(pickled)().compute()
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import itertools
 import os
@@ -58,30 +57,11 @@ def what_a_function_calls() -> Any:
 
 
 @case
-def names_taken_from_a_module_stay_old() -> Any:
-    imported("source_steps", "def help(x): return 'old'")
-    taker = imported("taker_steps", "from source_steps import help\ndef function(x): return help(x)")
-    values = [answer(taker)]
-    imported("source_steps", "def help(x): return 'new'")
-    return [*values, answer(taker)]
-
-
-@case
 def names_taken_from_a_module_that_was_loaded_before() -> Any:
     values, text = [], "from first_steps import help\ndef function(x): return help(x)"
     for step in range(2):
         imported("first_steps", f"def help(x): return {step}")
         values.append(answer(imported("second_steps", text)))
-    return values
-
-
-@case
-def a_module_of_a_package() -> Any:
-    (FOLDER / "package_steps").mkdir(exist_ok=True)
-    write("package_steps.__init__", "")
-    values = []
-    for step in range(2):
-        values.append(answer(imported("package_steps.inner", f"def function(x): return {step}")))
     return values
 
 
@@ -95,18 +75,6 @@ def a_module_that_is_removed_and_imported() -> Any:
 
 
 @case
-def what_a_module_reads_when_it_is_loaded() -> Any:
-    path, values = FOLDER / "numbers.txt", []
-    text = f"from pathlib import Path\ntext = Path({str(path)!r}).read_text()\ndef function(x): return text"
-    path.write_text("0")
-    module = imported("reading_steps", text)
-    for step in range(2):
-        path.write_text(str(step))
-        values.append(answer(importlib.reload(module)))
-    return values
-
-
-@case
 def a_class() -> Any:
     values = []
     for step in range(2):
@@ -115,17 +83,6 @@ def a_class() -> Any:
         thing, number = answer(module)
         values.append((type(thing) is module.Thing, number))
     return values
-
-
-@case
-def an_edit_that_cannot_be_loaded() -> Any:
-    module = imported("broken_steps", "def function(x): return 'works'")
-    values = [answer(module)]
-    write("broken_steps", "def function(x) return 'broken'")
-    with contextlib.suppress(SyntaxError):
-        importlib.reload(module)
-    values.append(answer(module))
-    return [*values, answer(imported("broken_steps", "def function(x): return 'works again'"))]
 
 
 @case

@@ -23,15 +23,10 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import xarray as xr
-import zarr
 from PIL import Image
 
 from tests.cases import variable_of_a_module
 from tests.cases.comparing import case, main
-
-
-class Doubtful(UserWarning):
-    pass
 
 
 @contextlib.contextmanager
@@ -96,13 +91,6 @@ def options_of_xarray() -> Any:
 
 
 @case
-def options_of_xarray_in_blocks() -> Any:
-    array = xr.DataArray(da.arange(12, chunks=4), dims="x", attrs={"units": "K"})
-    with xr.set_options(keep_attrs=False):
-        return xr.map_blocks(lambda block: block * 0 + len((block * 2).attrs), array, template=array).compute()
-
-
-@case
 def options_of_pandas() -> Any:
     def kinds() -> list[str]:
         return [str(kind) for kind in pd.DataFrame({"text": ["a", "b"], "number": [1, 2]}).dtypes]
@@ -126,15 +114,6 @@ def settings_of_matplotlib() -> Any:
     with mpl.rc_context({"figure.dpi": 33, "axes.prop_cycle": mpl.cycler(color=["#102030"])}):
         found = in_task(resolution)
     return found, in_task(resolution)
-
-
-@case
-def settings_of_zarr_and_pillow() -> Any:
-    def found() -> tuple[Any, Any]:
-        return zarr.config.get("array.order"), Image.MAX_IMAGE_PIXELS
-
-    with zarr.config.set({"array.order": "F"}):
-        return in_task(found), in_task(found)
 
 
 @case
@@ -196,12 +175,6 @@ def numpys_errors_by_a_call() -> Any:
 
 
 @case
-def numpys_errors_by_arrays() -> Any:
-    with np.errstate(divide="raise"):
-        return (1 / da.zeros(4, chunks=2)).compute()
-
-
-@case
 def numpys_text() -> Any:
     value = np.array([1 / 3, 1e10])
     found = [in_task(np.array2string, value)]
@@ -210,26 +183,6 @@ def numpys_text() -> Any:
     with np.printoptions(legacy="1.25"):
         found.append(in_task(repr, np.float64(2.5)))
     return [*found, in_task(np.array2string, value)]
-
-
-def doubt() -> int:
-    warnings.warn(Doubtful("maybe"), stacklevel=1)
-    return 1
-
-
-@case
-def own_warnings_ignored() -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warnings.simplefilter("ignore", Doubtful)
-        return in_task(doubt)
-
-
-@case
-def own_warnings_as_errors() -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", Doubtful)
-        return in_task(doubt)
 
 
 @case
@@ -278,11 +231,6 @@ def limits_of_python() -> Any:
 
 
 @case
-def too_many_digits() -> Any:
-    return in_task(lambda: len(str(10**5000)))
-
-
-@case
 def variable_of_a_library() -> Any:
     read = variable_of_a_module.read_unit
     found = [in_task(read)]
@@ -295,15 +243,6 @@ def variable_of_a_library() -> Any:
 
 
 own: contextvars.ContextVar[int] = contextvars.ContextVar("own", default=0)
-
-
-@case
-def variable_of_the_script() -> Any:
-    token = own.set(3)
-    try:
-        return in_task(lambda: own.get())
-    finally:
-        own.reset(token)
 
 
 @case

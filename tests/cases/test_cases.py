@@ -13,7 +13,7 @@ pytestmark = pytest.mark.timeout(TIMEOUT_S + 10)
 
 _ROOT = Path(__file__).resolve().parents[2]
 #: Scripts that one process runs one after the other.
-TOGETHER = ["classes", "everyday", "meeting", "odd_objects"]
+TOGETHER = ["classes", "odd_objects"]
 #: Scripts that are run alone, with packages that have no wheel for the newest Python.
 ALONE = {
     "files": "h5py",
@@ -47,13 +47,14 @@ def test_each_script_is_run() -> None:
     )
 
 
-@pytest.mark.parametrize("start", ["threads", pytest.param("processes", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("start", ["threads", "processes"])
 def test_both_runs_give_what_threads_give(start: str, scripts: Any, tmp_path: Path) -> None:
     check(scripts, tmp_path, "-m", "tests.cases", start, *map(path_of, TOGETHER))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("start", ["threads", pytest.param("processes", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("start", ["threads", "processes"])
 @pytest.mark.parametrize("script", ALONE)
 def test_both_runs_of_a_program_give_what_threads_give(
     script: str, start: str, scripts: Any, tmp_path: Path

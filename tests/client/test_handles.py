@@ -552,7 +552,7 @@ said("end")
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_end_of_the_interpreter_ends_what_goes_on(scripts: Any):
     done = scripts.run("-c", END)
     first, last = done.stdout.split()
@@ -571,6 +571,7 @@ def test_within_a_task_it_is_computed_there(runtime: Runtime):
     assert state == "finished"
 
 
+@pytest.mark.slow
 def test_ten_times_as_many_as_run_at_once(runtime: Runtime):
     computations = [runtime.submit(dask.delayed(abs)(-number)) for number in range(160)]
     assert [computation.result(60) for computation in computations] == list(range(160))

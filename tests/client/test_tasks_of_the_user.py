@@ -12,7 +12,6 @@ from typing import Any
 
 import dask
 import dask.array as da
-import dask.bag as db
 import numpy as np
 import pytest
 from dask.callbacks import Callback
@@ -53,12 +52,6 @@ def test_methods(get: Get) -> None:
     assert dask.compute(*values, scheduler=get) == tuple(range(6))
 
 
-def test_arguments(get: Get) -> None:
-    session = Session()
-    values = [dask.delayed(meet_in)(session, number) for number in range(6)]
-    assert dask.compute(*values, scheduler=get) == tuple(range(6))
-
-
 def test_what_another_task_has_made(get: Get) -> None:
     session = dask.delayed(Session)()
     values = [dask.delayed(meet_in)(session, number) for number in range(6)]
@@ -76,12 +69,6 @@ def test_blocks_of_arrays(get: Get) -> None:
     session = Session()
     array = da.ones(6, chunks=1).map_blocks(session.meet, meta=np.ones(0))
     assert array.sum().compute(scheduler=get) == 6
-
-
-def test_partitions_of_bags(get: Get) -> None:
-    session = Session()
-    bag = db.from_sequence(range(6), npartitions=6).map(session.meet)
-    assert bag.sum().compute(scheduler=get) == 15
 
 
 def test_stores(get: Get) -> None:

@@ -61,6 +61,7 @@ def fonts() -> None:
     figure.savefig(io.BytesIO(), format="svg")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fonts")
 def test_plots_show_what_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     plots = hook("plots", monkeypatch)

@@ -38,7 +38,7 @@ resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]), int(sys.argv[1])))
 # -- the limit itself ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_defaults_with_8_gb_of_addresses(scripts: Scripts) -> None:
     script = scripts.write(
         "limited.py",
@@ -55,6 +55,7 @@ print(int((x + 1).rechunk(300_000).sum().compute(scheduler=dask_mars.get)))
     assert (done.stdout.split(), done.stderr) == ([str(4_000_000 * 4_000_001 // 2)], "")
 
 
+@pytest.mark.slow
 def test_too_few_addresses_are_an_error_at_once(scripts: Scripts) -> None:
     script = scripts.write(
         "limited.py",
@@ -123,11 +124,11 @@ def test_the_store_holds_no_more_than_its_arenas(few) -> None:
 
 
 def test_results_of_one_worker_that_its_arena_has_no_room_for_go_to_disk(few, tmp_path) -> None:
-    with few() as runtime:
+    with few(8) as runtime:
         engine = runtime.engine()
-        result, expected = held(10, 5)
+        result, expected = held(6, 2)
         # The store has room for all of them, the arena of one worker has not.
-        assert engine.settings.store_limit > 50 * MIB
+        assert engine.settings.store_limit > 12 * MIB
         assert result.compute(scheduler=runtime.get, num_workers=1) == expected
         # On a slow disk the files are compressed, to next to nothing.
         assert engine.spilled_bytes > 0
@@ -135,6 +136,7 @@ def test_results_of_one_worker_that_its_arena_has_no_room_for_go_to_disk(few, tm
         assert not files(tmp_path / "spilled")
 
 
+@pytest.mark.nightly
 def test_persisted_results_that_have_no_room_can_be_read(few) -> None:
     with few() as runtime:
         arrays = [dask.delayed(filled)(number, 5) for number in range(10)]
@@ -147,6 +149,7 @@ def test_persisted_results_that_have_no_room_can_be_read(few) -> None:
         assert total(*kept[:4]).compute(scheduler=runtime.get) == sum(expected[:4])
 
 
+@pytest.mark.slow
 def test_a_disk_that_fails_meanwhile_is_what_they_fail_with(few, tmp_path) -> None:
     with few() as runtime:
         engine = runtime.engine()
@@ -171,6 +174,7 @@ def test_a_declared_result_that_fits_no_arena_fails_with_numbers(few) -> None:
         assert 0.4 < smaller.mean().compute(scheduler=runtime.get) < 0.6
 
 
+@pytest.mark.nightly
 def test_a_result_that_fits_no_arena_fails_with_numbers(few) -> None:
     with few() as runtime:
         with pytest.raises(StoreFull, match="ulimit -v") as caught:
@@ -206,7 +210,7 @@ def test_an_arena_that_is_not_mapped_in_the_users_process(monkeypatch, number) -
     assert len(set(Path("/proc/self/fd").iterdir())) <= len(before)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("new_interpreters")
 def test_workers_that_have_fewer_addresses_say_so(monkeypatch) -> None:
     class Popen(subprocess.Popen):

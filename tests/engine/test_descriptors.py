@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from dask_mars.descriptors import hold_streams
 from tests.conftest import Scripts, environment_for_scripts
 
@@ -39,6 +41,7 @@ with open(sys.argv[1], "w") as file:
 """
 
 
+@pytest.mark.nightly
 def test_streams_that_are_closed(scripts: Scripts, tmp_path: Path) -> None:
     script, out = scripts.write("closed.py", COMPUTE), tmp_path / "out"
     redirections = "<&- >&- 2>&-"
@@ -71,10 +74,25 @@ os.dup2(stdout, 1)
 """
 
 
+@pytest.mark.slow
 def test_a_stream_that_the_program_closes_itself(scripts: Scripts) -> None:
     script = scripts.write("later.py", CLOSED_LATER)
     done = scripts.run(str(script), env={"PYTHONUNBUFFERED": ""}, timeout_s=100)
     assert (done.returncode, done.stdout, done.stderr) == (0, "printed\n", "")
+
+
+def test_streams_that_are_closed_are_held() -> None:
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            os.closerange(0, 3)
+            hold_streams()
+            null = os.stat(os.devnull).st_rdev
+            code = int([os.fstat(number).st_rdev for number in range(3)] != [null] * 3)
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_nothing_is_opened_where_all_streams_are_open() -> None:

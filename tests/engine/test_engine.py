@@ -30,6 +30,7 @@ import pytest
 
 import dask_mars
 from dask_mars import Runtime, config
+from dask_mars.engine.templates import templates
 from dask_mars.engine.worker_handle import WorkerHandle
 from dask_mars.errors import EngineStopped
 from dask_mars.protocol import channel
@@ -37,7 +38,7 @@ from dask_mars.protocol.ambient import WORKER_ENVIRONMENT
 from dask_mars.runtimes import _Default
 from tests.conftest import eventually, shared_runtime
 from tests.constants import constants
-from tests.tasks import large_array, pid_after, pid_of, wait_for
+from tests.tasks import large_array, pid_of, wait_for
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -102,7 +103,7 @@ def test_the_default_runtime_starts_at_the_first_call_and_is_shared(monkeypatch:
     before = psutil.Process().children()
     assert default._runtime is None
     assert psutil.Process().children() == before
-    arrays = [da.arange(size * 1000, chunks=777) for size in range(1, 9)]
+    arrays = [da.arange(size * 1000, chunks=777) for size in range(1, 5)]
     with dask.config.set({"num_workers": 2, "dask-mars.start-in-threads": False}):
         try:
             with ThreadPoolExecutor(len(arrays)) as pool:
@@ -130,21 +131,15 @@ def test_threads_compute_different_graphs_at_the_same_time(runtime: Runtime) -> 
     def compute(number: int) -> list[int]:
         return [
             int((da.arange(1000 + number, chunks=100) + repetition).sum().compute(scheduler=runtime.get))
-            for repetition in range(5)
+            for repetition in range(3)
         ]
 
-    with ThreadPoolExecutor(8) as pool:
-        results = list(pool.map(compute, range(8)))
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(compute, range(4)))
     for number, sums in enumerate(results):
         size = 1000 + number
-        assert sums == [size * (size - 1) // 2 + size * repetition for repetition in range(5)]
+        assert sums == [size * (size - 1) // 2 + size * repetition for repetition in range(3)]
     assert set(runtime.engine().worker_pids()) == pids
-
-
-def test_equal_keys_of_different_graphs_are_different_tasks(get: Get) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        results = pool.map(lambda number: get({"a": (pid_after, 0.01), "b": (max, [number, 0])}, "b"), range(8))
-        assert list(results) == list(range(8))
 
 
 def test_a_runtime_ends_with_its_context() -> None:
@@ -166,7 +161,7 @@ def test_a_runtime_ends_with_its_context() -> None:
 
 @on_linux
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("starts_in_threads", [True, False])
+@pytest.mark.parametrize("starts_in_threads", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_a_closed_runtime_releases_its_memory_at_once(starts_in_threads: bool) -> None:
     def held() -> tuple[int, int]:
         mapped = Path("/proc/self/maps").read_text().count("/memfd:dask-mars-")
@@ -182,14 +177,6 @@ def test_a_closed_runtime_releases_its_memory_at_once(starts_in_threads: bool) -
         for _ in range(2):
             use()
         assert held() == before
-
-
-def test_a_runtime_that_was_never_used() -> None:
-    runtime = Runtime(num_workers=1)
-    assert "not started" in repr(runtime)
-    runtime.close()
-    with pytest.raises(EngineStopped):
-        runtime.start()
 
 
 def test_ctrl_c_while_the_engine_starts_loses_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,18 +323,22 @@ def test_workers_use_one_thread_each(monkeypatch: pytest.MonkeyPatch, get: Get) 
     assert dask.delayed(variables)(THREAD_COUNTS).compute(scheduler=get) == ["1"] * len(THREAD_COUNTS)
 
 
-def test_numbers_of_threads_that_the_user_has_set(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_numbers_of_threads_that_the_user_has_set(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in THREAD_COUNTS:
         monkeypatch.delenv(name, raising=False)
     names = ["NUMBA_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"]
     monkeypatch.setenv("NUMBA_NUM_THREADS", "3")
-    with Runtime(1) as runtime:
-        assert dask.delayed(variables)(names).compute(scheduler=runtime.get) == ["3", "1", "1"]
-        environment = psutil.Process(runtime.engine().worker_pids()[0]).environ()
+    before = templates.pid()
+    with Runtime(1) as other:
+        assert dask.delayed(variables)(names).compute(scheduler=other.get) == ["3", "1", "1"]
+        environment = psutil.Process(other.engine().worker_pids()[0]).environ()
         assert [environment[name] for name in names] == ["3", "1", "1"]
+        # Libraries read them when they are imported, which a template has done.
+        assert templates.pid() != before or before is None
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_who_has_set_threads_of_all_libraries_means_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in THREAD_COUNTS:
         monkeypatch.delenv(name, raising=False)
@@ -383,7 +374,7 @@ def test_libraries_use_one_thread_in_each_worker(library: str, get: Get) -> None
     assert dask.delayed(threads)().compute(scheduler=get) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_settings_of_zarr_hold_in_workers(single: Runtime, zarr: Any) -> None:
     def settings() -> list[Any]:
         import zarr
@@ -479,11 +470,6 @@ def test_what_a_task_sets_ends_with_its_computation(name: str, single: Runtime) 
     before = look.compute(scheduler=single.get)
     dask.delayed(changed)().compute(scheduler=single.get)
     assert look.compute(scheduler=single.get) == before
-
-
-def test_errors_of_numpy_end_with_their_task(single: Runtime) -> None:
-    tasks = [dask.delayed(lambda number: np.seterr(all="raise")["divide"])(number) for number in range(3)]
-    assert dask.compute(*tasks, scheduler=single.get) == dask.compute(*tasks, scheduler="threads")
 
 
 def test_defaults_of_libraries_that_tasks_import(single: Runtime) -> None:
@@ -617,7 +603,7 @@ def print_from_threads(seconds: float) -> None:
         threading.Thread(target=go_on).start()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_threads_of_tasks_may_print_while_others_run(capsys: pytest.CaptureFixture[str]) -> None:
     graph: dict[Any, Any] = {("x", number): (abs, number) for number in range(300)}
     graph["sum"] = (sum, list(graph))
@@ -627,15 +613,6 @@ def test_threads_of_tasks_may_print_while_others_run(capsys: pytest.CaptureFixtu
         while time.monotonic() < until_s:
             assert runtime.get(graph, "sum") == sum(range(300))
     capsys.readouterr()
-
-
-def test_what_tasks_print_last_is_not_lost(get: Get, capsys: pytest.CaptureFixture[str]) -> None:
-    def talk() -> None:
-        print("without end", end="")
-
-    dask.delayed(talk)().compute(scheduler=get)
-    dask.delayed(abs)(1).compute(scheduler=get)
-    assert capsys.readouterr().out == "without end"
 
 
 def test_tasks_that_print_much(get: Get, capsys: pytest.CaptureFixture[str]) -> None:
@@ -666,10 +643,6 @@ def test_progress_shown_by_tasks_arrives_in_time(
     assert eventually(said, 5)
     (tmp_path / "go on").touch()
     thread.join(100)
-
-
-def test_arguments_of_the_command_line(get: Get) -> None:
-    assert dask.delayed(lambda: sys.argv)().compute(scheduler=get) == sys.argv
 
 
 def test_nothing_to_read_on_standard_input(get: Get) -> None:
@@ -875,6 +848,7 @@ def test_results_are_sealed_where_they_were_computed(single: Runtime) -> None:
         assert dask.delayed(is_where_it_was)(dask.delayed(noted_array)(8)).compute(scheduler=single.get)
 
 
+@pytest.mark.slow
 def test_without_a_threshold_results_are_copied() -> None:
     with constants(arena_threshold_bytes=None), Runtime(num_workers=1) as runtime:
         moved = dask.delayed(is_where_it_was)(dask.delayed(noted_array)(8))
@@ -950,15 +924,6 @@ def test_small_slices_do_not_keep_large_chunks(runtime: Runtime, tmp_path: Path)
     assert outcome == [2]
 
 
-def test_slices_share_the_memory_of_their_chunk(single: Runtime) -> None:
-    source = dask.delayed(large_array)(16)
-    parts = [source[start::2] for start in range(2)]
-    before = arena_bytes(single) if sys.platform == "linux" else 0
-    assert dask.delayed(lambda *parts: sum(part.sum() for part in parts))(*parts).compute(scheduler=single.get)
-    if sys.platform == "linux":
-        assert arena_bytes(single) - before < 1.1 * (1 << 24)
-
-
 kept: list[np.ndarray] = []
 
 
@@ -1010,7 +975,7 @@ def test_long_use_leaves_nothing_in_workers(single: Runtime) -> None:
         worker = next(thing for thing in gc.get_objects() if isinstance(thing, WorkerProcess))
         return len(worker._graphs), len(worker._surroundings._contexts)
 
-    for number in range(40):
+    for number in range(25):
         with dask.config.set({"a-setting-of-ours": number}):
             assert da.ones(10, chunks=5).sum().compute(scheduler=single.get) == 10
     graphs, contexts = dask.delayed(sizes)().compute(scheduler=single.get)
@@ -1019,6 +984,7 @@ def test_long_use_leaves_nothing_in_workers(single: Runtime) -> None:
     assert len(single.engine()._registry.sender.contexts) <= 2
 
 
+@pytest.mark.slow
 def test_workers_load_xarray_when_a_task_needs_it() -> None:
     pytest.importorskip("xarray")
 
@@ -1061,7 +1027,7 @@ def test_what_waits_behind_a_slow_task_goes_to_an_idle_worker(tmp_path: Path) ->
     assert pids[3] != pids[4]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_script_in_which_a_child_of_fork_computes(scripts: Any) -> None:
     script = scripts.write(
         "forks.py",

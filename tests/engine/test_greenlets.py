@@ -51,6 +51,7 @@ print(os.waitpid(child, 0)[1])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_greenlets_of_gevent(scripts: Scripts) -> None:
     pytest.importorskip("gevent")

@@ -242,6 +242,7 @@ def test_what_leaves_again_is_not_written_again(small, loaded, written):
     assert len(set(written)) == len(written)
 
 
+@pytest.mark.nightly
 def test_a_worker_that_is_killed_while_it_reads_loses_nothing(small, loaded, spilled, tmp_path, monkeypatch):
     monkeypatch.setenv("DASK_MARS_TEST_MARKER", str(tmp_path / "killed"))
     dsk, keys, expected = used_after_all_are_made(times=3)

@@ -58,7 +58,7 @@ def lost(runtime: Runtime) -> float:
     return runtime.engine()._loop.startup._lost_s
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not has_lock(), reason="threads wait for no lock")
 def test_all_threads_but_one_are_replaced_that_wait_for_each_other(runtime: Runtime) -> None:
     calls = [dask.delayed(hold_the_lock)(number) for number in range(8)]

@@ -232,12 +232,14 @@ def keep(size_bytes: int, number: int) -> int:
     return number
 
 
+@pytest.mark.nightly
 @needs_proc
 def test_those_that_do_not_fit_side_by_side_take_turns(limited, large):
     tasks = [dask.delayed(take)(large, dask_key_name=f"take-{number}") for number in range(3)]
     assert dask.compute(*tasks, scheduler=limited.get) == (large // MIB,) * 3
 
 
+@pytest.mark.slow
 @needs_proc
 def test_what_does_not_fit_alone_is_tried_twice_and_fails_with_numbers(limited, tmp_path):
     begun = tmp_path / "begun"
@@ -256,6 +258,7 @@ def test_what_does_not_fit_alone_is_tried_twice_and_fails_with_numbers(limited, 
     assert limited.get({"x": (pow, 2, 3)}, "x") == 8
 
 
+@pytest.mark.nightly
 @needs_proc
 def test_what_is_not_to_be_begun_twice_is_not_tried_again(limited, tmp_path, monkeypatch):
     monkeypatch.setattr("dask_mars.optimize.known.APPENDING", frozenset({f"{__name__}.take"}))
@@ -264,7 +267,7 @@ def test_what_is_not_to_be_begun_twice_is_not_tried_again(limited, tmp_path, mon
     assert len(notes(tmp_path / "begun")) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @needs_proc
 def test_what_tasks_leave_behind_goes_with_their_worker(limited):
     tasks = [dask.delayed(keep)(70 * MIB, number) for number in range(8)]
@@ -297,6 +300,7 @@ def paused_workers(runtime: Runtime) -> list[int]:
     return [memory.pid for memory in [*workers.values()] if memory.paused_s is not None]
 
 
+@pytest.mark.slow
 @needs_proc
 def test_a_paused_worker_goes_on_when_there_is_room(large, paused, tmp_path):
     other, pid = paused
@@ -305,7 +309,7 @@ def test_a_paused_worker_goes_on_when_there_is_room(large, paused, tmp_path):
     assert other.result(100) == large // MIB
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @needs_proc
 def test_a_computation_is_cancelled_while_its_worker_is_paused(paused):
     other, pid = paused
@@ -315,8 +319,8 @@ def test_a_computation_is_cancelled_while_its_worker_is_paused(paused):
     assert eventually(lambda: not psutil.pid_exists(pid), 20)
 
 
+@pytest.mark.nightly
 @needs_proc
-@pytest.mark.slow
 def test_a_paused_worker_dies(large, paused, tmp_path):
     other, pid = paused
     os.kill(pid, signal.SIGKILL)
@@ -327,8 +331,8 @@ def test_a_paused_worker_dies(large, paused, tmp_path):
         pytest.fail("one loss is allowed")
 
 
+@pytest.mark.nightly
 @needs_proc
-@pytest.mark.slow
 def test_an_engine_ends_while_a_worker_is_paused(limited, paused, tmp_path):
     other, pid = paused
     (tmp_path / "go on").touch()

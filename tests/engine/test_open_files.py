@@ -158,7 +158,9 @@ PLAIN: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", PLAIN)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.nightly if kind == "frame" else ()) for kind in PLAIN]
+)
 def test_what_holds_no_files_is_not_waited_for(
     kind: str, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:

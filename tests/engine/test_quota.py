@@ -98,6 +98,7 @@ def test_a_task_that_can_do_with_less_goes_on(limited):
     assert dask.delayed(choose)().compute(scheduler=limited.get) == 1000
 
 
+@pytest.mark.slow
 def test_temporaries_of_several_take_turns(limited):
     tasks = [dask.delayed(temporaries)(90, dask_key_name=f"temporaries-{number}") for number in range(4)]
     assert dask.compute(*tasks, scheduler=limited.get) == (3.0,) * 4
@@ -117,6 +118,7 @@ def test_two_that_wait_for_each_other_take_turns(limited, tmp_path):
     assert dask.compute(*tasks, scheduler=limited.get) == (2.0, 2.0)
 
 
+@pytest.mark.slow
 def test_what_is_not_to_be_begun_twice_is_not_tried_again(limited, tmp_path, monkeypatch):
     monkeypatch.setattr("dask_mars.optimize.known.APPENDING", frozenset({"tests.tasks.note_and_grow"}))
     tasks = [dask.delayed(note_and_grow)(str(tmp_path / "rows"), number, 50 * MIB) for number in range(6)]
@@ -132,7 +134,7 @@ def test_results_of_unknown_size_go_to_disk(limited):
     assert total.compute(scheduler=limited.get) == expected
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_arrays_larger_than_the_limit(limited):
     x = da.ones((200, MIB), chunks=(10, MIB))
     assert (x - x.mean()).std().compute(scheduler=limited.get) == 0
@@ -224,7 +226,9 @@ COUNTED = pytest.mark.skipif(not has_object_quotas(1), reason="Python's allocato
 
 def objects(test: Any) -> Any:
     """Have a test run for each kind of objects."""
-    return COUNTED(pytest.mark.parametrize("take", [one_object, growing_object, small_objects, single_call])(test))
+    rare = [pytest.param(take, marks=pytest.mark.nightly) for take in (one_object, growing_object)]
+    last = pytest.param(single_call, marks=pytest.mark.slow)
+    return COUNTED(pytest.mark.parametrize("take", [small_objects, *rare, last])(test))
 
 
 def ended_tasks(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -251,8 +255,8 @@ def test_objects_that_can_never_be_raise_with_numbers(limited, take, caplog):
     assert dask.delayed(take)(10).compute(scheduler=limited.get) == 10
 
 
+@pytest.mark.nightly
 @COUNTED
-@pytest.mark.slow
 def test_a_large_process_of_the_user_leaves_no_more_than_there_is():
     own = np.ones(700 * MIB // 8)
     with runtime_with_room(ROOM_BYTES) as runtime:

@@ -59,6 +59,7 @@ with dask_mars.Runtime(1, memory_limit="4 GiB") as runtime:
 """
 
 
+@pytest.mark.slow
 def test_calls_that_are_denied(scripts: Scripts) -> None:
     script = scripts.write("denied.py", DENY + COMPUTE)
     numbers = [str(number) for number in NUMBERS[platform.machine()].values()]

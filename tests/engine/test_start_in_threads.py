@@ -162,6 +162,7 @@ def test_processes_read_what_threads_have_made(runtime: Runtime) -> None:
     np.testing.assert_array_equal(persisted.compute(scheduler=runtime.get), expected)
 
 
+@pytest.mark.slow
 def test_processes_take_over_in_the_middle(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(startup, "_SMALL_S", 1000)
     monkeypatch.setattr(startup, "_LOCKED_PATIENCE_S", 0.05)
@@ -197,7 +198,7 @@ def numbers(size: int = 900) -> np.ndarray[Any, Any]:
     return np.random.default_rng(2).random((size, size))
 
 
-@pytest.mark.parametrize("layout", ["strided", "transposed", "mapped"])
+@pytest.mark.parametrize("layout", ["transposed", pytest.param("mapped", marks=pytest.mark.slow)])
 def test_threads_read_the_users_arrays_where_they_are(
     runtime: Runtime, copied: list[int], layout: str, tmp_path: Any
 ) -> None:
@@ -205,7 +206,7 @@ def test_threads_read_the_users_arrays_where_they_are(
     if layout == "mapped":
         np.save(tmp_path / "x.npy", array)
         array = np.load(tmp_path / "x.npy", mmap_mode="r")
-    array = {"strided": array[::2, ::-3], "transposed": array.T}.get(layout, array)
+    array = array.T[::2, ::-3] if layout == "transposed" else array
     x = da.from_array(array, chunks=200)
     for made in (x.sum(axis=0), x.std(), (x + 1).max(), x[::7].T, x.rechunk(90).cumsum(axis=1)):
         ours = made.compute(scheduler=runtime.get)
@@ -248,7 +249,7 @@ def test_a_task_that_writes_into_the_users_array_does_so(runtime: Runtime, writa
     assert array[0, 5] == 7.0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("tests_are_a_library")
 def test_processes_that_take_over_get_copies_of_the_users_arrays(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
@@ -266,6 +267,7 @@ def test_processes_that_take_over_get_copies_of_the_users_arrays(
         assert time.monotonic() < deadline
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tests_are_a_library")
 def test_an_array_that_is_a_result_may_be_given_back(runtime: Runtime) -> None:
     made = (da.from_array(numbers(), chunks=300) + 1).persist(scheduler=runtime.get)
@@ -302,6 +304,7 @@ def test_processes_compute_where_memory_is_short_or_the_user_wants_it(setting: b
         assert not threads()
 
 
+@pytest.mark.slow
 def test_large_chunks_are_for_processes() -> None:
     with Runtime(num_workers=1, memory_limit="2 GiB") as runtime:
         assert da.arange(1 << 20, chunks=-1).max().compute(scheduler=runtime.get) == (1 << 20) - 1
@@ -455,7 +458,7 @@ def test_after_idleness_threads_compute_first_again() -> None:
         assert engine.worker_pids() == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_interpreter_may_end_meanwhile(scripts: Any) -> None:
     script = scripts.write(
         "ends.py",
@@ -501,6 +504,7 @@ def test_a_forked_process_computes_on_its_own(runtime: Runtime) -> None:
     np.testing.assert_array_equal(random_means().compute(scheduler=runtime.get), expected)
 
 
+@pytest.mark.slow
 def test_many_small_computations_side_by_side(runtime: Runtime) -> None:
     results: dict[int, float] = {}
 

@@ -6,17 +6,17 @@ import os
 import resource
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import dask
 import numpy as np
-import psutil
 import pytest
 
 from dask_mars import Runtime
 from dask_mars.engine import launching
 from dask_mars.engine.templates import Templates, templates
 from dask_mars.worker.template import is_supported
-from tests.conftest import Scripts, eventually
+from tests.conftest import Scripts, eventually, shared_runtime
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="worker processes are new interpreters here")
 
@@ -36,10 +36,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
     return found
 
 
-@pytest.fixture
-def runtime() -> Iterator[Runtime]:
-    """Yield a runtime whose tasks never run in threads."""
-    with dask.config.set({"dask-mars.start-in-threads": False}), Runtime(num_workers=2) as runtime:
+@pytest.fixture(scope="module")
+def runtime(private_tmp: Path) -> Iterator[Runtime]:
+    """Yield a runtime whose tasks never run in threads, and that keeps the template."""
+    with dask.config.set({"dask-mars.start-in-threads": False}), shared_runtime(num_workers=2) as runtime:
         yield runtime
 
 
@@ -104,18 +104,7 @@ def test_what_they_print_goes_where_the_program_prints_now(runtime: Runtime, cap
     assert capfd.readouterr().out == "from a fork\n"
 
 
-def test_a_variable_that_libraries_read_at_import_needs_another_template(
-    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    up(runtime)
-    before = templates.pid()
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    with Runtime(num_workers=1) as other:
-        assert other.get({"x": (os.getenv, "OMP_NUM_THREADS")}, "x") == "1"
-        assert templates.pid() != before
-    assert runtime.get({"x": (abs, -1)}, "x") == 1
-
-
+@pytest.mark.slow
 def test_its_death_harms_no_worker_and_the_next_one_takes_over(runtime: Runtime, started: list[dict]) -> None:
     up(runtime)
     pids = runtime.engine().worker_pids()
@@ -132,6 +121,7 @@ def test_its_death_harms_no_worker_and_the_next_one_takes_over(runtime: Runtime,
     assert sum("control" in options for options in started) == 1
 
 
+@pytest.mark.slow
 def test_where_it_does_not_come_up_processes_are_new_interpreters(
     monkeypatch: pytest.MonkeyPatch, started: list[dict]
 ) -> None:
@@ -145,51 +135,37 @@ def test_where_it_does_not_come_up_processes_are_new_interpreters(
     assert [options["parent"] for options in started] == [os.getpid()]
 
 
-def test_it_ends_with_the_last_engine(scripts: Scripts) -> None:
+@pytest.mark.slow
+def test_it_ends_with_the_last_engine_and_with_the_program(scripts: Scripts) -> None:
     program = """
-import os, psutil, dask_mars
+import os, psutil, time, dask_mars
+
+def children():
+    return {child.pid for child in psutil.Process().children()}
+
 first, second = dask_mars.Runtime(1).start(), dask_mars.Runtime(1).start()
 for runtime in (first, second):
     runtime.get({"x": (abs, -1)}, "x")
-template = {child.pid for child in psutil.Process().children()} - {
-    pid for runtime in (first, second) for pid in runtime.engine().worker_pids()
-}
+template = children() - {pid for runtime in (first, second) for pid in runtime.engine().worker_pids()}
 first.close()
-print(len(template), len(psutil.Process().children()))
+print(len(template), len(children()), flush=True)
+child = os.fork()
+if not child:
+    # A forked program has its own.
+    with dask_mars.Runtime(1).start() as own:
+        print(own.get({"x": (os.getppid,)}, "x") == os.getpid(), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(second.get({"x": (os.getppid,)}, "x") == os.getpid())
 second.close()
-print(psutil.Process().children())
-"""
-    done = scripts.run("-c", program)
-    assert (done.stdout, done.stderr) == ("1 2\n[]\n", "")
-
-
-def test_a_forked_program_has_its_own(scripts: Scripts) -> None:
-    program = """
-import os, dask_mars
-with dask_mars.Runtime(1).start() as runtime:
-    runtime.get({"x": (abs, -1)}, "x")
-    child = os.fork()
-    if not child:
-        with dask_mars.Runtime(1).start() as own:
-            print(own.get({"x": (os.getppid,)}, "x") == os.getpid(), flush=True)
-        os._exit(0)
-    os.waitpid(child, 0)
-    print(runtime.get({"x": (os.getppid,)}, "x") == os.getpid())
-"""
-    done = scripts.run("-W", "ignore", "-c", program)
-    assert (done.stdout, done.stderr) == ("True\nTrue\n", "")
-
-
-def test_it_is_gone_when_the_program_is_killed(scripts: Scripts) -> None:
-    program = """
-import time, dask_mars
-runtime = dask_mars.Runtime(1).start()
-runtime.get({"x": (abs, -1)}, "x")
-print("up", flush=True)
+print(children())
+third = dask_mars.Runtime(1).start()
+third.get({"x": (abs, -1)}, "x")
+print(len(children()), flush=True)
 time.sleep(100)
 """
-    with scripts.start("-c", program) as process:
-        assert process.stdout.readline() == "up\n"
-        assert len(psutil.Process(process.pid).children()) == 2
+    with scripts.start("-W", "ignore", "-c", program) as process:
+        lines = [process.stdout.readline() for _ in range(5)]
+        assert lines == ["1 2\n", "True\n", "True\n", "set()\n", "2\n"]
         process.kill()
     assert eventually(lambda: not scripts.left())

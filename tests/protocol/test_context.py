@@ -257,3 +257,18 @@ def test_packages_bring_settings_of_their_own(tmp_path: Path, monkeypatch: pytes
         tasks.enter(payload)
         applied.append(package.level)
     assert (applied, tasks.failures) == ([5, 2], [])
+
+
+# -- the environment of workers -----------------------------------------------------------------------------------
+
+
+def test_who_has_set_threads_of_all_libraries_means_each_of_them() -> None:
+    names = ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMBA_NUM_THREADS"]
+    for given, expected in (
+        ({}, ["1", "1", "1", "1"]),
+        ({"NUMBA_NUM_THREADS": "3"}, ["1", "1", "1", "3"]),
+        ({"OMP_NUM_THREADS": "3"}, ["3", None, None, "1"]),
+    ):
+        environment = ambient.worker_environment({"OTHER": "x", **given})
+        assert [environment.get(name) for name in names] == expected
+        assert environment["OTHER"] == "x"

@@ -32,6 +32,7 @@ CALM, TROUBLED = 1, 3
 FULL = SpillDiskFull("/somewhere", 1, 0, "full")
 
 
+@pytest.mark.nightly
 def test_the_short_form_passes(scripts):
     options = ("--minutes", "0.2", "--limit", "60", "--seed", str(TROUBLED))
     # The limit on the whole leaves room for the slowest computation and for the checks at the end.

@@ -33,7 +33,7 @@ _VALUES: dict[str, Any] = {
     "every third": np.arange(_LENGTH)[::3],
     "records": np.zeros(_LENGTH, dtype=[("x", "f8"), ("y", "S3")]),
     "objects": np.array(["a", None, 3] * 1000, dtype=object),
-    "masked": np.ma.masked_greater(np.arange(_LENGTH, dtype="f8"), 100),
+    "masked": np.ma.masked_greater(np.arange(_LENGTH // 10, dtype="f8"), 100),
     "container": {"a": [np.arange(_LENGTH), np.ones(3)], "b": ("text", None)},
 }
 #: Values that are too large for a message.
@@ -45,6 +45,8 @@ def _same(found: Any, expected: Any) -> bool:
         return False
     if isinstance(expected, np.ndarray):
         alike: bool = found.dtype == expected.dtype and found.shape == expected.shape
+        if type(expected) is np.ndarray and not expected.dtype.hasobject:
+            return alike and found.tobytes() == expected.tobytes()
         return alike and pickle.dumps(found.tolist()) == pickle.dumps(expected.tolist())
     if isinstance(expected, dict):
         return list(found) == list(expected) and all(map(_same, found.values(), expected.values()))
@@ -156,7 +158,7 @@ class StoreTests:
 
     def test_released_memory_is_used_again(self, stores: tuple[Store, Store]) -> None:
         made, _ = stores
-        for _ in range(100):
+        for _ in range(40):
             ref = made.seal(np.ones(1 << 18))
             made.trim()
             self._release(made, ref)

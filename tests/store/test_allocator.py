@@ -128,7 +128,7 @@ class ModelOfHeap(Model):
 
 
 TestPlain = Model.TestCase
-TestPlain.settings = settings(stateful_step_count=30)
+TestPlain.settings = settings(stateful_step_count=30, max_examples=settings().max_examples // 2)
 TestExtension = compiled(ModelOfHeap.TestCase)
 TestExtension.settings = TestPlain.settings
 

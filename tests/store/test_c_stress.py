@@ -39,7 +39,11 @@ def compiled(directory: Path, program: str, *flags: str) -> Path:
     return built
 
 
-@pytest.mark.parametrize("flags", SANITIZERS.values(), ids=SANITIZERS)
+@pytest.mark.parametrize(
+    "flags",
+    [pytest.param(SANITIZERS["thread"], marks=pytest.mark.nightly, id="thread")]
+    + [pytest.param(SANITIZERS["address"], marks=pytest.mark.slow, id="address")],
+)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_stress_under_a_sanitizer(tmp_path, program, flags):
     command = [compiled(tmp_path, program, *flags), PROGRAMS[program][1]]

@@ -213,7 +213,7 @@ class Model(RuleBasedStateMachine):
 
 
 TestModel = Model.TestCase
-TestModel.settings = settings(stateful_step_count=30)
+TestModel.settings = settings(stateful_step_count=30, max_examples=settings().max_examples // 2)
 
 
 def test_the_peak_is_what_was_in_use_at_once(room):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_mars.errors import SpilledValueLost
@@ -34,6 +34,7 @@ def same(found: Any, expected: Any) -> bool:
     return bool(found == expected)
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(st.dictionaries(st.integers(0, 50), VALUES, max_size=8), st.integers(0, 10_000))
 def test_each_reducer_gets_its_part(parts, expected_bytes):
     output = pack(iter(sorted(parts.items())), 60, expected_bytes)

@@ -221,7 +221,7 @@ USES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("optimized", [True, False])
+@pytest.mark.parametrize("optimized", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_results_are_those_of_the_collection_itself(optimized, runtime, known):
     persisted = numbers().persist(scheduler=runtime.get)
     for use in USES.values():
@@ -622,6 +622,7 @@ def storing() -> Iterator[Runtime]:
                 yield runtime
 
 
+@pytest.mark.slow
 def test_kept_chunks_of_the_same_key_are_the_same_to_dask(storing):
     pandas = pytest.importorskip("pandas")
     frames = pytest.importorskip("dask.dataframe")

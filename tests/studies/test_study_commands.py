@@ -29,7 +29,9 @@ STORE = f"store --rounds 1 --repeat 1 --chain-bytes {MIB} --result-bytes {MIB}"
         ("order -g svd", ["svd", "layers", "66", "176"]),
         ("policies -g svd -n 2", ["svd"]),
         pytest.param(
-            "preparation -g tree -n 100 -p mars --repeat 1", ["tree", "100", "mars", "99"], marks=pytest.mark.slow
+            "preparation -g tree -n 100 -p mars --repeat 1",
+            ["tree", "100", "mars", "99"],
+            marks=pytest.mark.nightly,
         ),
         ("records --repeat 1 --least 0", []),
         ("simulate -g svd -n 2 --growth 1 -p depth-first", ["svd"]),
@@ -61,6 +63,7 @@ def test_functions_that_are_timed_exist(part):
     assert (process, title) in ORDER
 
 
+@pytest.mark.slow
 def test_graphs_are_about_as_large_as_asked_for():
     for make in preparation.GRAPHS.values():
         dsk, keys = make(1000)

@@ -131,19 +131,9 @@ def run_loop() -> None:
     asyncio.run(asyncio.sleep(60))
 
 
-def wait_for_nobody() -> None:
-    threading.Event().wait()
-
-
 def print_on() -> None:
     while True:
         print("line", file=sys.stderr)
-
-
-def compute_on() -> None:
-    array = np.ones(1 << 20)
-    while True:
-        array = np.sqrt(array + 1)
 
 
 def begin(path: str, function: Callable[[], Any]) -> None:
@@ -163,16 +153,14 @@ PYTHON = [
     lambda: time.sleep(60),
     swallow_exceptions,
     run_loop,
-    wait_for_nobody,
     print_on,
-    compute_on,
 ]
 
 
 @pytest.mark.parametrize(
     "function",
     PYTHON,
-    ids=["loop", "sleep", "except Exception", "event loop", "waiting", "printing", "arrays"],
+    ids=["loop", "sleep", "except Exception", "event loop", "printing"],
 )
 def test_a_task_is_interrupted_and_its_worker_lives_on(
     function: Callable[[], Any], patient: Runtime, tmp_path: Path
@@ -273,6 +261,7 @@ def test_settings_of_the_user_are_restored(patient: Runtime, tmp_path: Path) -> 
     assert patient.get({"x": (settings,)}, "x") == (np.geterr(), os.getcwd(), None, before)
 
 
+@pytest.mark.nightly
 def test_ctrl_c_goes_the_same_way(scripts: Any) -> None:
     text = textwrap.dedent(
         """
@@ -336,7 +325,12 @@ class Unsealable:
 
 @pytest.mark.parametrize(
     "function",
-    [never_return, swallow_all, replace_handler, Unsealable],
+    [
+        never_return,
+        pytest.param(swallow_all, marks=pytest.mark.slow),
+        pytest.param(replace_handler, marks=pytest.mark.slow),
+        pytest.param(Unsealable, marks=pytest.mark.slow),
+    ],
     ids=["C code", "swallows all", "has replaced the handler", "its result is being stored"],
 )
 def test_a_task_that_goes_on_is_ended_with_its_process(

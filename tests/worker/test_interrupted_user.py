@@ -9,7 +9,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
-from functools import partial
 from typing import Any
 
 import dask
@@ -21,8 +20,12 @@ from dask.callbacks import Callback
 import dask_mars
 from dask_mars import Runtime, gc_control
 from dask_mars.optimize.prepare import prepare
+from tests.conftest import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(300)
+
+#: More interrupts than these have to come, or nothing is shown.
+FEWEST = 5
 
 
 @pytest.fixture
@@ -36,8 +39,9 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[
     def call(function: Callable[[], Any], longest_s: float, seconds: float) -> int:
         choose = random.Random(0)
         count = 0
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        begun = time.monotonic()
+        # On a busy machine it takes longer until some have come.
+        while (passed := time.monotonic() - begun) < seconds or (count <= FEWEST and passed < PATIENCE_S):
             try:
                 # NumPy may be interrupted while it has changed how it treats errors.
                 with np.errstate():
@@ -63,20 +67,19 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.mark.parametrize("way", [gc_control.collect_rarely, partial(gc_control.collect_less_often, 1_000_000)])
-def test_the_garbage_collector_is_left_as_it_was(way: Any, interrupted: Any) -> None:
+def test_the_garbage_collector_is_left_as_it_was(interrupted: Any) -> None:
     before = gc.isenabled(), gc.get_threshold()
 
     def hold() -> None:
-        with way():
+        with gc_control.collect_less_often(1_000_000):
             pass
 
     def hold_on() -> None:
         for _ in range(20):
             hold()
 
-    for _ in range(20):
-        assert interrupted(hold_on, 2e-4, 0.1)
+    for _ in range(6):
+        assert interrupted(hold_on, 2e-4, 0.1) > FEWEST
         assert (gc.isenabled(), gc.get_threshold()) == before
 
 
@@ -90,15 +93,14 @@ def test_an_engine_is_not_lost_while_it_is_asked_whether_it_lives(runtime: Runti
         for _ in range(100):
             assert engine.alive
 
-    assert interrupted(ask, 3e-4, 2) > 100
+    assert interrupted(ask, 3e-4, 0.7) > FEWEST
     assert runtime.engine() is engine
     assert engine.worker_pids() == pids
     assert dask.delayed(sum)([1, 2]).compute(scheduler=runtime.get) == 3
 
 
 @pytest.mark.usefixtures("no_collector")
-@pytest.mark.parametrize("annotated", [False, True])
-@pytest.mark.parametrize("symbolic", [True, False])
+@pytest.mark.parametrize(("annotated", "symbolic"), [(False, True), (True, False)])
 def test_preparing_a_graph_leaves_no_setting_changed(annotated: bool, symbolic: bool, interrupted: Any) -> None:
     with dask.annotate(**({"retries": 3} if annotated else {})):
         x = da.ones((40, 40), chunks=10) + 1
@@ -109,7 +111,7 @@ def test_preparing_a_graph_leaves_no_setting_changed(annotated: bool, symbolic: 
         # As with callbacks: Dask makes its tasks.
         expression = expression.operands[0]
     settings = copy.deepcopy(dask.config.config)
-    assert interrupted(lambda: prepare(expression, keys), 5e-3, 2) > 100
+    assert interrupted(lambda: prepare(expression, keys), 5e-3, 0.7) > FEWEST
     time.sleep(0.1)
     assert dask.config.config == settings
 
@@ -128,8 +130,8 @@ def test_computations_in_all_ways_leave_nothing(runtime: Runtime, interrupted: A
     settings = copy.deepcopy(dask.config.config)
     engine = runtime.engine()
     for way in ways:
-        assert interrupted(way, 2e-2, 1.5) > 5
+        assert interrupted(way, 2e-2, 1) > FEWEST
     with Callback(pretask=lambda *_: None):
-        assert interrupted(ways[0], 2e-2, 1.5) > 5
+        assert interrupted(ways[0], 2e-2, 1) > FEWEST
     assert dask.config.config == settings
     assert runtime.engine() is engine

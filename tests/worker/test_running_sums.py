@@ -82,8 +82,11 @@ def test_rows_are_added_where_lines_go_through_all_of_the_memory(monkeypatch: py
         assert running_sums._has_long_rows(array, axis) == by_rows
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize("dtype", ["f4", "f8", "i8", "?", "m8[s]", "V8", "no such type"])
+@pytest.mark.parametrize(
+    ("function", "dtype"),
+    [*[(np.cumsum, dtype) for dtype in ("f4", "f8", "i8", "?", "m8[s]", "V8", "no such type")]]
+    + [(function, "f8") for function in FUNCTIONS[1:]],
+)
 def test_a_cast_that_loses_something_is_said_once(function: Any, dtype: str) -> None:
     # Of which neighbours lie far apart, so that rows would be added.
     values = (np.arange(560).reshape(2, 7, 40) * (1 + 1j)).astype("c8").T
@@ -116,8 +119,7 @@ def test_others_are_left_alone() -> None:
         assert substitute(function) is function
 
 
-@pytest.mark.parametrize("name", ["cumsum", "cumprod", "nancumsum", "nancumprod"])
-@pytest.mark.parametrize("method", ["sequential", "blelloch"])
+@pytest.mark.parametrize(("name", "method"), [("cumsum", "sequential"), ("nancumprod", "blelloch")])
 def test_of_arrays(get: Callable[..., Any], name: str, method: str) -> None:
     values = np.random.default_rng(3).random((60, 50)) + 0.5
     values[7, 8] = np.nan
