@@ -85,7 +85,7 @@ def pids(cluster: Any) -> list[set[int]]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", [*CALLS][::60])
+@pytest.mark.parametrize("name", [*CALLS][::150])
 def test_array_function(get, name):
     made = CALLS[name](Arrays())
     assert_close(dask.compute(made, scheduler=get), dask.compute(made, scheduler="sync"))
@@ -436,6 +436,7 @@ def test_a_traceback_has_its_marks_at_the_right_place(get):
     assert printed(get) == printed("sync")
 
 
+@pytest.mark.slow
 def test_agents_that_are_removed_begin_anew_and_those_that_are_retired_stay_away(tmp_path):
     options = {"threads_per_worker": 2, "resources": {"GPU": 1}}
     with cluster_of_agents(1, **options) as cluster, Client(cluster, set_as_default=False) as client:
@@ -584,6 +585,7 @@ def test_agents_that_have_just_registered_take_work(cluster, monkeypatch):
 # -- security -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
 def test_strangers_are_refused_and_more_than_the_memory_of_a_host_is_computed(tmp_path, monkeypatch):
     own = Security(require_encryption=True, **certificates(tmp_path, "own"))

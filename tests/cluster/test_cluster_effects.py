@@ -368,6 +368,7 @@ def append_and_linger(folder: Path) -> Any:
     return dask.delayed(linger)(folder / "begun", folder / "again", appended)
 
 
+@pytest.mark.slow
 def test_agents_that_are_lost_in_the_middle(tmp_path, monkeypatch):
     monkeypatch.setattr("dask_mars.optimize.known.APPENDING", APPENDING | {"tests.tasks.note_name"})
     with cluster_of_agents(2) as cluster, Client(cluster):
@@ -406,7 +407,9 @@ def through_store(cluster: Any) -> Iterator[Callable[..., Any]]:
     assert eventually(lambda: nothing_is_left(cluster), 5)
 
 
-@pytest.mark.parametrize("name", ["merge", "set_index", "fewer"])
+@pytest.mark.parametrize(
+    "name", ["merge", *[pytest.param(name, marks=pytest.mark.slow) for name in ("set_index", "fewer")]]
+)
 def test_shuffles_through_the_store(through_store, name):
     same_frames(through_store(shuffles("disk")[name]), shuffles_by_tasks(name))
 
@@ -462,7 +465,7 @@ def shuffles(method: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", ["merge", "twice"])
+@pytest.mark.parametrize("name", ["merge", pytest.param("twice", marks=pytest.mark.slow)])
 def test_shuffles_between_workers(get, name):
     same_frames(shuffles("p2p")[name].compute(scheduler=get), shuffles_by_tasks(name))
 

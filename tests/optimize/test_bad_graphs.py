@@ -262,6 +262,7 @@ def test_layers_that_only_dasks_choice_among_them_leaves_without_a_cycle(get):
 SAMPLE = [*[name for name in CALLS if name.startswith(("linalg", "method"))], *list(CALLS)[::25]]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_collections_are_computed_beside_what_optimize_makes_of_them():
     """What `dask.optimize` makes of them spells some keys differently."""

@@ -626,7 +626,7 @@ def legacy_graphs(draw: st.DrawFn) -> dict[Any, Any]:
     return dsk
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(dsk=legacy_graphs(), data=st.data())
 def test_any_graph_comes_to_what_dask_makes_of_it(dsk, data):
     shuffled = dict(data.draw(st.permutations(list(dsk.items()))))

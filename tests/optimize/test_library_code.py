@@ -103,6 +103,7 @@ def test_datasets_of_h5py(tmp_path):
         assert not is_library_code(prepared(array.map_blocks(own)))
 
 
+@pytest.mark.slow
 def test_zarr_and_xarray(tmp_path, zarr):
     xarray = pytest.importorskip("xarray")
     array = zarr.create_array(str(tmp_path / "a.zarr"), shape=(10, 10), chunks=(5, 5), dtype=float)

@@ -442,7 +442,7 @@ class RandomWorldOfOffers(RandomWorld):
 
 TestRandomWorld = RandomWorld.TestCase
 TestRandomWorldOfOffers = RandomWorldOfOffers.TestCase
-TestRandomWorld.settings = TestRandomWorldOfOffers.settings = settings(stateful_step_count=40, max_examples=25)
+TestRandomWorld.settings = TestRandomWorldOfOffers.settings = settings(stateful_step_count=40, max_examples=12)
 
 
 def test_world_objects_to_work_whose_inputs_are_not_there():

@@ -28,6 +28,7 @@ from tests.web.services import running
 
 pytestmark = [
     pytest.mark.browser,
+    pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="there is no chromium, or no chromedriver"),
 ]
 
@@ -280,7 +281,6 @@ def link(service: Any) -> str:
     return f"{facts['url']}?token={facts['token']}"
 
 
-@pytest.mark.slow
 def test_history_and_results_of_a_service(viewer, driver, tmp_path):
     downloads = tmp_path / "downloads"
     downloads.mkdir()
