@@ -81,9 +81,8 @@ SUITES = [
         "dask-array",
         ("dask.array.tests",),
         (
-            "dask.array.tests.test_array_core",
             "dask.array.tests.test_overlap",
-            "dask.array.tests.test_rechunk",
+            "dask.array.tests.test_reductions",
         ),
     ),
     _of_dask("dask-bag", ("dask.bag",)),

@@ -37,7 +37,7 @@ def source(tmp_path_factory: pytest.TempPathFactory, zarr: Any) -> Path:
     return path
 
 
-@pytest.fixture(params=["one machine", "cluster"])
+@pytest.fixture(params=[pytest.param("one machine", marks=pytest.mark.nightly), "cluster"])
 def get(request: pytest.FixtureRequest, runtime: Any, cluster: Any) -> Iterator[Get]:
     """Return a scheduler of ours."""
     if request.param == "one machine":

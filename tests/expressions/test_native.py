@@ -731,8 +731,8 @@ BLOCKS_PARTS = ("_blocks", "_loops", "_sums")
         # To compile the loops takes seconds.
         pytest.param("address", "blocks", 200, BLOCKS_PARTS, marks=pytest.mark.slow),
         pytest.param("thread", "blocks", 200, BLOCKS_PARTS, marks=pytest.mark.slow),
-        ("address", "histogram", 100, ("_histogram",)),
-        ("address", "moments", 100, ("_moments",)),
+        pytest.param("address", "histogram", 100, ("_histogram",), marks=pytest.mark.slow),
+        pytest.param("address", "moments", 100, ("_moments",), marks=pytest.mark.slow),
         ("address", "streams", 2100, ("_streams",)),
     ],
 )

@@ -133,14 +133,6 @@ def test_several_dataframes_and_a_persisted_one(runtime):
     )
 
 
-def test_dataframe_in_an_array_graph(runtime, given_up):
-    df = dd.from_map(part, range(8))
-    x = df[["a", "b"]].to_dask_array(lengths=True).sum(axis=0)
-    symbolic(x)
-    assert given_up() == []
-    np.testing.assert_allclose(x.compute(scheduler=runtime.get), table()[["a", "b"]].sum())
-
-
 class _Numbered(expressions.Blockwise):
     """Its task for a partition knows which one it is."""
 

@@ -116,15 +116,6 @@ def test_what_follows_the_slice_stays():
     assert function_names(here.operands()[0])[:2] == ["getter", "add"]
 
 
-def test_read_under_its_lock():
-    lock = Lock()
-    source = Recording(lock=lock)
-    x = da.from_array(source, chunks=10, lock=lock)[3:5, 4]
-    np.testing.assert_array_equal(x.compute(scheduler=Here()), VALUES[3:5, 4])
-    assert source.bytes_read == x.nbytes
-    assert not lock.held
-
-
 def test_what_is_read_stays_what_the_source_gives():
     source = Recording(np.ma.masked_greater(VALUES, 50))
     x = da.from_array(source, chunks=10, asarray=False, meta=source.values[:0])[2, 5:15]

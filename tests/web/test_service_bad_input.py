@@ -225,24 +225,6 @@ def test_who_is_slow_is_no_burden(served, service) -> None:
         assert service.submit(da.arange(4, chunks=2).sum()).result(100) == 6
 
 
-def test_questions_that_make_no_sense(served) -> None:
-    for path, status in (
-        ("computations?limit=100000", 400),
-        ("computations?before=soon", 400),
-        ("computations?before=-1", 400),
-        ("computations?color=red", 400),
-        (f"computations/{uuid.UUID(int=7)}?wait=5", 400),
-        (f"computations/{uuid.UUID(int=7)}/graph", 404),
-        (f"computations/{uuid.UUID(int=7)}/nothing", 404),
-        (f"computations/{'9' * 20_000}", 414),
-        ("../../history.sqlite3", 404),
-        ("computations/..%2f..%2fhistory.sqlite3/result", 404),
-    ):
-        found, headers, text = raw(served, "GET", path)
-        assert (found, headers["Content-Type"]) == (status, "application/problem+json")
-        assert json.loads(text)["detail"]
-
-
 @pytest.fixture
 def front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A front in this process, whose runner is not there, with its `directory` and its `store`."""

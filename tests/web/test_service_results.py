@@ -68,6 +68,7 @@ def test_small_results_are_had_as_json(served, service) -> None:
     assert result(served, large.id, Accept="application/json")[0] == 406
 
 
+@pytest.mark.slow
 def test_frames_are_had_as_files_of_arrow(served, service) -> None:
     pa, pd = pytest.importorskip("pyarrow"), pytest.importorskip("pandas")
     dd = pytest.importorskip("dask.dataframe")
