@@ -45,8 +45,11 @@ UFUNCS = list(
 
 
 def some(values: Iterable[Any], quick: Collection[Any]) -> list[Any]:
-    """Return parameters, of which all but some are slow."""
-    return [pytest.param(value, marks=() if value in quick else pytest.mark.slow) for value in values]
+    """Return parameters, of which all but some are slow, and most of those nightly."""
+    return [
+        pytest.param(value, marks=() if value in quick else pytest.mark.nightly if place % 3 else pytest.mark.slow)
+        for place, value in enumerate(values)
+    ]
 
 
 #: Dtypes of which each stands for others.
