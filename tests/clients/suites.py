@@ -82,7 +82,7 @@ SUITES = [
         ("dask.array.tests",),
         (
             "dask.array.tests.test_overlap",
-            "dask.array.tests.test_reductions",
+            "dask.array.tests.test_rechunk",
         ),
     ),
     _of_dask("dask-bag", ("dask.bag",)),

@@ -136,7 +136,14 @@ def sharded(data: Any, path: Path) -> None:
     data.chunk(time=62).to_zarr(path, encoding={"t2m": {"chunks": (31, *GRID), "shards": (62, *GRID)}})
 
 
-@pytest.mark.parametrize("write", [in_one_go, delayed, by_region, appended, aligned, sharded])
+@pytest.mark.parametrize(
+    "write",
+    [
+        in_one_go,
+        appended,
+        *[pytest.param(way, marks=pytest.mark.nightly) for way in (delayed, by_region, aligned, sharded)],
+    ],
+)
 def test_stores_are_written_in_every_way(source, get, tmp_path, write):
     with opened(source) as data:
         with dask.config.set(scheduler=get):
