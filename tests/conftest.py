@@ -47,7 +47,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 hypothesis.settings.register_profile(
     "untimed",
     deadline=None,
-    max_examples=50,
+    max_examples=20,
     suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture],
 )
 hypothesis.settings.register_profile("thorough", hypothesis.settings.get_profile("untimed"), max_examples=500)

@@ -462,6 +462,7 @@ def test_addresses_that_are_no_directories_are_refused(tmp_path: Path, monkeypat
     assert dask_mars.checkpoint("a:b").directory == Path("a:b").absolute()
 
 
+@pytest.mark.slow
 def test_a_clock_that_jumps_does_not_matter(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x = blocks(folder)
     # Others would take what it records for the newest.

@@ -144,7 +144,7 @@ def test_no_corruption_gives_a_wrong_result(saved: Any, tmp_path: Path) -> None:
     assert whole.existing
     assert len(whole.graph) < len(graph)
     np.testing.assert_array_equal(evaluated(whole.graph), expected)
-    for _ in range(10_000 if LONG else 100):
+    for _ in range(10_000 if LONG else 40):
         write_files(directory.path, corrupt(files, others, chance))
         np.testing.assert_array_equal(result(graph, directory), expected)
 
@@ -169,7 +169,7 @@ def test_computations_end_well_whatever_has_become_of_files(runtime: Runtime, tm
     with pytest.warns(RuntimeWarning, match="cannot be read: its checksum is .* computed again"):
         np.testing.assert_array_equal(compute(), expected)
     assert list((tmp_path / "saved").iterdir()) == []
-    for _ in range(100 if LONG else 10):
+    for _ in range(100 if LONG else 5):
         write_files(each.path, corrupt(files, files, chance))
         with warnings.catch_warnings():
             # That something is computed again is said.

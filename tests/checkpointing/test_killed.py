@@ -10,6 +10,7 @@ import pytest
 from studies.checkpoint import KINDS, WHOM, killed
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("kind", "whom", "when"),

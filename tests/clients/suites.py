@@ -81,7 +81,6 @@ SUITES = [
         "dask-array",
         ("dask.array.tests",),
         (
-            "dask.array.tests.test_array_core",
             "dask.array.tests.test_overlap",
             "dask.array.tests.test_rechunk",
         ),

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import dask
-import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
@@ -30,13 +29,13 @@ from dask_mars.cluster.marks import MARK
 from dask_mars.cluster.metrics import STORED
 from dask_mars.cluster.partition.subtasks import cut, place
 from dask_mars.cluster.stored_result import StoredResult, release_unread
-from dask_mars.cluster.subtask_spec import Packer, Unsendable
+from dask_mars.cluster.subtask_spec import Packer
 from dask_mars.cluster.transfers import BytesSemaphore
 from dask_mars.optimize.convert import convert
 from dask_mars.scheduler.events import GraphPlan
 from dask_mars.store.persisted import PersistedChunk
 from tests.conftest import eventually
-from tests.tasks import die_first, fail_with, note, note_name, pid_of, wait_for
+from tests.tasks import fail_with, note, note_name, pid_of, wait_for
 
 pytestmark = pytest.mark.usefixtures("by_value")
 
@@ -195,14 +194,6 @@ def test_what_is_on_disk_is_sent_in_turns(client, agent, other, monkeypatch):
     assert 800_000 in shares
 
 
-def test_single_values_are_put_into_the_store_too(client, agent):
-    scattered = client.scatter(large(), workers=[agent.address])
-    spec = piece_of({"t": (np.sum, "x")}, "t", reads=("x",), item=None)
-    assert submit(client, agent, spec, scattered).result() == [100_000]
-    assert isinstance(agent.data[scattered.key], StoredResult)
-    assert np.array_equal(scattered.result(), large())
-
-
 def test_frames_are_the_shared_memory(client, agent):
     future = submit(client, agent, piece_of({"x": (large,)}, "x"))
     assert eventually(future.done, 10)
@@ -238,11 +229,6 @@ def test_errors_come_back_with_the_traceback_of_the_task(client, agent):
     with pytest.raises(LookupError, match="no such thing") as caught:
         future.result()
     assert "fail_with" in [entry.name for entry in caught.traceback]
-
-
-def test_a_worker_process_that_dies_is_replaced(client, agent, tmp_path):
-    future = submit(client, agent, piece_of({"x": (die_first, str(tmp_path / "n"), 1, 5)}, "x"))
-    assert future.result() == [5]
 
 
 def test_a_cancelled_subtask_ends(client, agent, tmp_path):
@@ -329,29 +315,6 @@ async def test_results_outlive_the_processes_of_an_agent_and_workers_of_dask_rea
 def test_tasks_of_others_get_plain_values(client, agent):
     first = submit(client, agent, piece_of({"x": (large,)}, "x"), key="first")
     assert client.submit(lambda values: type(values[0]).__name__, first).result() == "ndarray"
-
-
-def test_graphs_of_others_work_as_before(client, agent):
-    x = da.random.default_rng(1).random((400, 400), chunks=100)
-    total, moved = client.compute([(x + x.T).sum(), x.rechunk((400, 50)).mean()])
-    assert total.result() == pytest.approx(160_000, rel=0.01)
-    assert moved.result() == pytest.approx(0.5, rel=0.01)
-
-
-def test_what_cannot_be_pickled_is_named():
-    lock = threading.Lock()
-    graph = convert({"x": (call_with, lock), "y": (call_with, "x")}, ["y"])
-    plan = GraphPlan(graph.inputs, graph.outputs, graph.operand_of)
-    (subtask,) = cut(plan, [0, 0], {0: 1}, seconds=[0.0, 0.0])
-    packer = Packer(graph, 0)
-    assert packer.unsendable() == set()
-    with pytest.raises(Unsendable) as caught:
-        packer.pack(subtask, [[1]], {}, {})
-    assert caught.value.chunks == [0]
-
-
-def call_with(value: Any) -> Any:
-    return value
 
 
 def type_and_sum(value: Any) -> tuple[str, float]:

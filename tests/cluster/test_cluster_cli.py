@@ -26,7 +26,6 @@ import dask_mars
 from dask_mars import config
 from dask_mars.cluster import cli
 from dask_mars.cluster.cli import _name, _number, _processes, main
-from dask_mars.commands import group
 from tests.conftest import Scripts, eventually
 from tests.tasks import large_array, notes, sum_after
 
@@ -90,6 +89,7 @@ def test_an_agent_under_its_nanny(scripts: Scripts, scheduler, client, tmp_path)
     assert eventually(lambda: not agents(client), 5)
 
 
+@pytest.mark.nightly
 def test_what_the_processes_of_a_host_have_loaded(scripts: Scripts, scheduler, client, tmp_path):
     heavy = ("dask.array", "pandas", "scipy", "xarray")
 
@@ -173,6 +173,7 @@ WorkerProcess._wait_until_connected = wait_longer
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("whole_group", [True, False])
 def test_a_host_leaves_well_before_its_nanny_knows_that_it_has_begun(
     whole_group: bool, scripts: Scripts, scheduler, client
@@ -191,6 +192,7 @@ def test_a_host_leaves_well_before_its_nanny_knows_that_it_has_begun(
         assert ended(two) == 0
 
 
+@pytest.mark.nightly
 def test_agents_end_when_their_time_is_up(scripts: Scripts, scheduler, client):
     options = [scheduler.scheduler_address, "--nworkers=1", "--lifetime=5s", "--lifetime-stagger=1ms"]
     with ExitStack() as stack:
@@ -202,12 +204,6 @@ def test_agents_end_when_their_time_is_up(scripts: Scripts, scheduler, client):
         assert eventually(lambda: agents(client).keys() & names.keys(), 20)
         assert [ended(process, 60) for process in processes] == [0, 0]
     assert eventually(lambda: not agents(client), 5)
-
-
-def test_the_command_of_dask_knows_ours():
-    result = CliRunner().invoke(group, ["worker", "--help"])
-    assert result.exit_code == 0
-    assert "--store-limit" in result.output
 
 
 @pytest.mark.parametrize(
@@ -251,10 +247,14 @@ def test_mistakes(arguments, complaint):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        # One stands for the others.
         (["--interface=no0"], "with --interface: ValueError: 'no0' is not a valid network interface"),
-        (["--protocol=foo", "--no-nanny"], "with --protocol, --nanny: ValueError: unknown address scheme 'foo'"),
-        (["--scheduler-file=/"], "with --scheduler-file: IsADirectoryError"),
-        (["--tls-ca-file", __file__], "with --tls-ca-file: "),
+        pytest.param(
+            ["--protocol=foo", "--no-nanny"],
+            "with --protocol, --nanny: ValueError: unknown address scheme 'foo'",
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(["--tls-ca-file", __file__], "with --tls-ca-file: ", marks=pytest.mark.nightly),
     ],
 )
 def test_an_agent_that_cannot_start_names_what_it_was_given(scripts: Scripts, options: list[str], said: str):
@@ -265,6 +265,7 @@ def test_an_agent_that_cannot_start_names_what_it_was_given(scripts: Scripts, op
     assert "Traceback" not in done.stderr.partition("Error: the agent")[2]
 
 
+@pytest.mark.nightly
 def test_signal_while_there_is_no_scheduler(scripts: Scripts):
     with scripts.start(*COMMAND, "tcp://127.0.0.1:1", "--no-nanny", "--nworkers=1") as process:
         while "Waiting to connect" not in process.stderr.readline():
@@ -273,7 +274,7 @@ def test_signal_while_there_is_no_scheduler(scripts: Scripts):
         assert ended(process) == 0
 
 
-@pytest.mark.parametrize("nanny", ["--nanny", "--no-nanny"])
+@pytest.mark.parametrize("nanny", [pytest.param("--nanny", marks=pytest.mark.nightly), "--no-nanny"])
 def test_an_agent_whose_processes_take_more_than_its_limit_does_not_start(
     scripts: Scripts, scheduler, client, nanny
 ):
@@ -355,6 +356,7 @@ def test_numbers():
     assert [_number(given) for given in ("0.5", "1000", "4 GiB", 7)] == [0.5, 1000, "4 GiB", 7]
 
 
+@pytest.mark.nightly
 def test_an_agent_is_restarted_by_its_nanny(scripts: Scripts, scheduler, client, tmp_path):
     options = (
         f"{scheduler.scheduler_address} --name alice --nworkers 1 --local-directory {tmp_path} --no-dashboard"

@@ -194,18 +194,6 @@ def test_a_lock_locks_on_all_hosts(get, cluster, tmp_path):
     assert lines[::2] == lines[1::2]
 
 
-def test_several_locks_in_any_order(get, tmp_path):
-    locks = [SerializableLock("a"), SerializableLock("b")]
-
-    def with_both(first: Any, second: Any, number: int) -> int:
-        return alone(tmp_path / "log", first, number)
-
-    tasks = [dask.delayed(with_both)(*locks[:: 1 if number % 2 else -1], number) for number in range(8)]
-    dask.compute(*tasks, scheduler=get)
-    lines = notes(tmp_path / "log")
-    assert lines[::2] == lines[1::2]
-
-
 def test_a_lock_is_given_back_when_a_task_raises(get):
     lock = SerializableLock()
     with pytest.raises(ZeroDivisionError):
@@ -307,18 +295,6 @@ def test_appending_is_not_tried_again(get, tmp_path):
     assert len(notes(tmp_path / "begun")) == 1
 
 
-@pytest.mark.usefixtures("through_files")
-def test_files_written_in_the_users_process_are_read_there(get):
-    unpicklable = threading.Lock()
-
-    def grouper(item: int) -> int:
-        with unpicklable:
-            return item % 2
-
-    groups = db.from_sequence(range(8), npartitions=2).groupby(grouper, shuffle="disk").compute(scheduler=get)
-    assert {key: sorted(items) for key, items in groups} == {0: [0, 2, 4, 6], 1: [1, 3, 5, 7]}
-
-
 def test_files_that_several_tasks_append_to(get, tmp_path):
     frame().to_csv(tmp_path / "all.csv", single_file=True, index=False, compute_kwargs={"scheduler": get})
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "all.csv"), frame().compute(scheduler="sync"))
@@ -368,6 +344,7 @@ def append_and_linger(folder: Path) -> Any:
     return dask.delayed(linger)(folder / "begun", folder / "again", appended)
 
 
+@pytest.mark.slow
 def test_agents_that_are_lost_in_the_middle(tmp_path, monkeypatch):
     monkeypatch.setattr("dask_mars.optimize.known.APPENDING", APPENDING | {"tests.tasks.note_name"})
     with cluster_of_agents(2) as cluster, Client(cluster):
@@ -388,13 +365,6 @@ def test_agents_that_are_lost_in_the_middle(tmp_path, monkeypatch):
         assert {key: sorted(items) for key, items in groups} == {0: [0, 2, 4, 6], 1: [1, 3, 5, 7]}
 
 
-@pytest.mark.usefixtures("through_files")
-def test_a_shuffle_by_files_can_be_kept(client, tmp_path):
-    kept = shuffled(tmp_path, note).persist(scheduler=dask_mars.get)
-    groups = dict(kept.compute(scheduler=dask_mars.get))
-    assert {key: sorted(items) for key, items in groups.items()} == {0: [0, 2, 4, 6], 1: [1, 3, 5, 7]}
-
-
 # -- shuffles through the store -------------------------------------------------------------------------------
 
 
@@ -406,16 +376,11 @@ def through_store(cluster: Any) -> Iterator[Callable[..., Any]]:
     assert eventually(lambda: nothing_is_left(cluster), 5)
 
 
-@pytest.mark.parametrize("name", ["merge", "set_index", "fewer"])
+@pytest.mark.parametrize(
+    "name", ["merge", *[pytest.param(name, marks=pytest.mark.slow) for name in ("set_index", "fewer")]]
+)
 def test_shuffles_through_the_store(through_store, name):
     same_frames(through_store(shuffles("disk")[name]), shuffles_by_tasks(name))
-
-
-def test_groups_of_bags(through_store, tmp_path):
-    groups = through_store(shuffled(tmp_path, note))
-    assert {key: sorted(items) for key, items in groups} == {0: [0, 2, 4, 6], 1: [1, 3, 5, 7]}
-    # Of an item a map and a reducer ask.
-    assert len(notes(tmp_path / "begun")) == 2
 
 
 def test_hosts_get_what_their_reducers_read(through_store, cluster):
@@ -462,6 +427,7 @@ def shuffles(method: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["merge", "twice"])
 def test_shuffles_between_workers(get, name):
     same_frames(shuffles("p2p")[name].compute(scheduler=get), shuffles_by_tasks(name))
@@ -484,7 +450,7 @@ def same_frames(ours: Any, theirs: Any) -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_shuffle_between_workers_survives_the_loss_of_an_agent(tmp_path):
     def make(folder: Path) -> Any:
         def slow(part: pd.DataFrame) -> pd.DataFrame:
@@ -495,38 +461,6 @@ def test_a_shuffle_between_workers_survives_the_loss_of_an_agent(tmp_path):
 
     with cluster_of_agents(2) as cluster, Client(cluster):
         assert lost_in_the_middle(cluster, tmp_path / "sent", make) == 7140
-
-
-@pytest.mark.slow
-def test_equal_shuffles_at_the_same_time(get):
-    results: list[float] = []
-    threads = [
-        threading.Thread(target=lambda: results.append(frame().shuffle("a").b.sum().compute(scheduler=get)))
-        for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == [7140.0] * 3
-
-
-def test_a_shuffle_of_what_is_made_in_the_users_process(get):
-    unpicklable = threading.Lock()
-
-    def make(number: int) -> pd.DataFrame:
-        with unpicklable:
-            return pd.DataFrame({"a": [number, number + 1], "b": [1.0, 2.0]})
-
-    parts = [dask.delayed(make)(number) for number in range(3)]
-    made = dd.from_delayed(parts, meta=make(0), verify_meta=False).shuffle("a").compute(scheduler=get)
-    assert sorted(made.a) == [0, 1, 1, 2, 2, 3]
-
-
-def test_a_shuffle_can_be_kept(client):
-    kept = frame().shuffle("a").persist(scheduler=dask_mars.get)
-    assert kept.b.sum().compute(scheduler=dask_mars.get) == 7140
-    assert len(kept) == 120
 
 
 # -- in Dask's own threads ------------------------------------------------------------------------------------
@@ -542,14 +476,6 @@ def test_tasks_that_use_distributed_run_in_the_agent(get, cluster):
     assert dask.delayed(submits)(4).compute(scheduler=get) == 5
     values = db.range(6, npartitions=3).map(name_of_worker).compute(scheduler=get)
     assert set(values) <= set(addresses)
-
-
-def test_retries_hold_in_dasks_threads(get, tmp_path):
-    def fails_at_first() -> int:
-        get_worker()
-        return int(fail_first(tmp_path / "begun", 2, 7))
-
-    assert dask.delayed(fails_at_first)().compute(scheduler=get, retries=2) == 7
 
 
 def test_hidden_uses_of_distributed_fail_and_say_why(get):

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from dask.cache import Cache
 from dask.callbacks import Callback
-from dask.diagnostics import CacheProfiler, Profiler, ProgressBar
+from dask.diagnostics import CacheProfiler, ProgressBar
 from distributed import Client, Scheduler, wait
 from distributed.client import FutureCancelledError
 from distributed.utils_test import gen_test
@@ -159,16 +159,6 @@ def test_counting_callbacks_hear_while_it_is_computed(get, tmp_path, monkeypatch
     assert out.getvalue().rstrip().rsplit("\r", 1)[-1].startswith("[" + 40 * "#" + "] | 100% Completed")
 
 
-def test_progress_bars_end_at_a_hundred_percent(get):
-    tqdm = pytest.importorskip("tqdm.dask")
-    bar, out = ProgressBar(out=io.StringIO()), io.StringIO()
-    callback = tqdm.TqdmCallback(file=out)
-    with bar, callback:
-        assert da.ones((40, 40), chunks=10).sum().compute(scheduler=get) == 1600
-    assert "100% Completed" in bar._file.getvalue()
-    assert callback.pbar.n == callback.pbar.total > 0
-
-
 def test_the_display_shows_a_computation_and_not_its_parts(get):
     console = pytest.importorskip("rich.console").Console(file=io.StringIO(), width=100)
     with Progress(console=console):
@@ -177,12 +167,6 @@ def test_the_display_shows_a_computation_and_not_its_parts(get):
     done, count = line.removeprefix("finished: ").split(" tasks ")[0].split(" of ")
     assert done == count != "0"
     assert not listeners.active
-
-
-def test_profilers(get):
-    with Profiler() as profiler:
-        get({"a": (operator.add, 1, 1), "b": (operator.add, "a", 1)}, "b")
-    assert [result.key for result in profiler.results] == ["a", "b"]
 
 
 def test_callbacks_may_be_given(get):
@@ -224,13 +208,6 @@ def test_callbacks_that_need_values_are_left_out(get):
     assert not cache.cache.data
     assert not profiler.results
     assert columns(recorder.calls)["posttask"] == {"a"}
-
-
-def test_persist_calls_none(client):
-    with Recorder() as recorder, client.as_current():
-        kept = da.ones(10, chunks=5).persist(scheduler=dask_mars.get)
-        wait(kept)
-    assert not recorder.calls
 
 
 # -- errors ---------------------------------------------------------------------------------------------------
@@ -480,6 +457,13 @@ async def test_pages_are_where_the_scheduler_has_its_own():
             answer = await AsyncHTTPClient().fetch(f"http://127.0.0.1:{port}/some/where/{path}")
             assert answer.code == 200
     await asyncio.sleep(0)
+
+
+def test_persist_calls_none(client):
+    with Recorder() as recorder, client.as_current():
+        kept = da.ones(10, chunks=5).persist(scheduler=dask_mars.get)
+        wait(kept)
+    assert not recorder.calls
 
 
 def test_a_scheduler_without_pages():

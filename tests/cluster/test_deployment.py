@@ -89,6 +89,7 @@ def hosts(client: Client) -> dict[str, Any]:
     return {told["name"]: told for told in client.scheduler_info(n_workers=-1)["workers"].values() if MARK in told}
 
 
+@pytest.mark.nightly
 def test_jobs_are_agents_and_what_they_have_survives_those_that_end(queue, tmp_path):
     with Client(queue) as client:
         # So that both have something to hand on.

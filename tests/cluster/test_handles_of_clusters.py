@@ -108,11 +108,6 @@ def test_what_tells_of_no_computation(client: Client, told: Any):
         dask_mars.runtime().cancel(told)
 
 
-def test_where_a_cluster_is_shown(client: Client):
-    with pytest.raises(NotImplementedError, match="/mars/"):
-        dask_mars.runtime().serve()  # type: ignore[union-attr]
-
-
 def test_after_its_client_is_closed(cluster: Any):
     with Client(cluster):
         computation = dask_mars.submit(dask.delayed(abs)(-1))
@@ -124,8 +119,3 @@ def test_after_its_client_is_closed(cluster: Any):
     assert runtime.memory().limit_bytes == 0
     assert "the client is closed" in runtime.explain()
     assert "closed" in runtime._repr_html_()
-
-
-def test_a_client_that_is_none(client: Client):
-    with pytest.raises(TypeError, match="'client' is a"):
-        dask_mars.submit(dask.delayed(abs)(-1), client=3)

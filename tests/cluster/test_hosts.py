@@ -20,7 +20,7 @@ import pytest
 from distributed import Client, Security, futures_of, wait
 
 import dask_mars
-from tests.conftest import environment_for_scripts, eventually, files, shared_hosts
+from tests.conftest import environment_for_scripts, eventually, shared_hosts
 from tests.namespaces import Host, Network, why_not
 from tests.tasks import notes, pass_on, sum_of_blocks
 
@@ -253,6 +253,7 @@ def test_hosts_exchange_what_they_have_computed(client, tmp_path):
         assert host.traffic()[1] - sent > 300 * 300 * 8
 
 
+@pytest.mark.nightly
 def test_three_unequal_hosts(tmp_path):
     """Seed 003, worker selection: by input bytes, then by free resources, as they really are."""
     verbose = {"DASK_LOGGING__DASK_MARS": "info"}
@@ -336,40 +337,12 @@ def test_a_host_that_is_cut_off_is_made_up_for_and_ends(site, client, tmp_path):
         assert set(agents(client)) == {"one", "two"}
 
 
-@pytest.mark.nightly
-def test_a_host_that_joins_late_takes_part(site, client, tmp_path):
-    with Work(tmp_path) as work, site.visitor("late") as visitor:
-        # All others wait until it has begun.
-        assert eventually(lambda: work.is_at(visitor), LONG_S)
-        work.go_on()
-        assert work.total() == work.expected
-        assert len(notes(work.made)) == len(notes(work.begun)) == CHUNKS
-
-
-@pytest.mark.nightly
-def test_a_host_that_leaves_hands_on_what_it_has(site, client, tmp_path):
-    spilled = tmp_path / "spilled"
-    with site.visitor("leaving", "--store-limit=256KiB", "--spill-directory", str(spilled)) as visitor:
-        client.wait_for_workers(3, timeout=LONG_S)
-        with Work(tmp_path, made_at="leaving") as work:
-            assert eventually(lambda: work.is_at(visitor), LONG_S)
-            assert eventually(lambda: files(spilled), LONG_S)
-            site.programs[visitor].terminate()
-            # It does not wait for what it runs.
-            assert site.programs[visitor].wait(LONG_S) == 0
-            assert eventually(lambda: not visitor.pids(), LONG_S)
-            # Two files that Dask locks are always left.
-            rest = {path.name for path in files(site.directory / "leaving") + files(spilled)}
-            assert rest <= {"global.lock", "purge.lock"}
-            work.go_on()
-            assert work.total() == work.expected
-            assert len(notes(work.made)) == CHUNKS
-
-
 # -- cancelling -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["interrupt", "cancel", "death"])
+@pytest.mark.parametrize(
+    "how", ["interrupt", *[pytest.param(how, marks=pytest.mark.nightly) for how in ("cancel", "death")]]
+)
 def test_cancelled_subtasks_end_on_all_hosts(site, client, tmp_path, how):
     begun, never = tmp_path / "begun", tmp_path / "never"
     x = da.random.default_rng(2).random(CHUNKS * LENGTH, chunks=LENGTH).persist(scheduler=dask_mars.get)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -151,27 +150,6 @@ def test_a_scheduler_and_all_of_its_agents_are_killed_together(
     assert not list(saved.iterdir())
 
 
-@pytest.mark.nightly
-@pytest.mark.skipif("LONG" not in os.environ, reason="takes minutes: LONG=1 runs it")
-@pytest.mark.timeout(900)
-def test_a_cluster_is_killed_five_times_at_random(hosts: Hosts, tmp_path: Path) -> None:
-    count, deaths, path, saved = 600, 5, tmp_path / "notes", tmp_path / "saved"
-    chance = random.Random(33)
-    with connected(hosts), dask.config.set({"dask-mars.checkpoint.directory": str(saved)}):
-        computation = dask_mars.submit(named_parts(path, count, 0.2))
-        repeated = 0
-        for _ in range(deaths):
-            goal = len(notes(path)) + chance.randint(1, count // deaths)
-            assert eventually(lambda goal=goal: len(notes(path)) >= goal or computation.done(), 2 * PATIENCE_S)
-            hosts.kill()
-            repeated += len(set(notes(path)) - saved_parts(saved))
-            hosts.start()
-        assert computation.result(3 * PATIENCE_S) == list(range(count))
-    print(f"{count} chunks, {deaths} deaths: {len(notes(path))} calls")
-    assert set(notes(path)) == set(map(str, range(count)))
-    assert len(notes(path)) - count <= repeated <= count // 10 + deaths * 2
-
-
 # -- at which moment ----------------------------------------------------------------------------------------------
 
 
@@ -227,13 +205,7 @@ MOMENTS = {
 SHORT = ("progress", "to be sent", "sent")
 
 
-@pytest.mark.parametrize(
-    "moments",
-    [
-        SHORT,
-        pytest.param([*MOMENTS, *MOMENTS], marks=pytest.mark.skipif("LONG" not in os.environ, reason="LONG=1")),
-    ],
-)
+@pytest.mark.parametrize("moments", [SHORT, pytest.param([*MOMENTS, *MOMENTS], marks=pytest.mark.nightly)])
 def test_the_scheduler_is_lost_at_any_moment(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moments: Sequence[str]
 ) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dask_mars.cluster.partition.hashing import share_out
 from dask_mars.cluster.partition.hosts import Hosts, place_in_collection, place_on_hosts
-from dask_mars.cluster.partition.subtasks import NO_HOST, cut, estimate_bytes, moved_bytes, place
+from dask_mars.cluster.partition.subtasks import NO_HOST, estimate_bytes, moved_bytes, place
 from dask_mars.scheduler.events import CLIENT, GraphPlan
 from tests.cluster.test_subtasks import cases
 from tests.machines import plan, tree
@@ -158,17 +158,6 @@ def test_bytes_that_nobody_declares_are_a_share_of_what_is_read():
     assert estimate_bytes(graph) == [8000, 4000, 4000, 100, 100, 4050]
 
 
-def test_chunks_of_which_nothing_is_known_are_alike():
-    for graph in (plan((), (0,), (0, 1)), plan((), (0,), (0, 1), declared_bytes=[None] * 3)):
-        assert len(set(estimate_bytes(graph))) == 1
-
-
-def test_kinds_share_no_subtask():
-    graph = plan((), (0,), (1,), (2,), ())
-    found = cut(graph, [0] * 5, {0: 1}, seconds=[0.0] * 5, kinds={1: 1, 2: 1})
-    assert [subtask.chunks for subtask in found] == [(0, 4), (1, 2), (3,)]
-
-
 # -- pieces, and unlike amounts of work -----------------------------------------------------------------------
 
 
@@ -199,12 +188,6 @@ def test_pieces_of_a_chunk_that_are_as_large_as_declared_stay_with_it():
     placed = place_on_hosts(graph, hosts(2), key_of)
     assert set(placed[41:81]) == {placed[40]}
     assert placed[81:] == placed[:40]
-
-
-def test_few_pieces_of_a_chunk_of_unknown_size_travel():
-    graph = anomalies(6, declared_bytes=known_sources(6))
-    placed = place_on_hosts(graph, hosts(2), key_of)
-    assert set(placed[7:13]) == {placed[6]}
 
 
 def test_hosts_have_like_amounts_of_work():

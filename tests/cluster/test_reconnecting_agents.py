@@ -142,7 +142,7 @@ def test_a_sum_whose_scheduler_is_killed_and_comes_back_also_elsewhere(
     assert 24 + 3 + 3 <= len(notes(path)) <= 3 * 24
 
 
-@pytest.mark.parametrize("nanny", ["--nanny", "--no-nanny"])
+@pytest.mark.parametrize("nanny", [pytest.param("--nanny", marks=pytest.mark.nightly), "--no-nanny"])
 def test_what_a_host_does_without_a_scheduler(scripts: Scripts, desk: Desk, nanny: str):
     address = desk.start()
     start = partial(scripts.start, *AGENT, address, nanny)

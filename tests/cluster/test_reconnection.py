@@ -18,8 +18,6 @@ from unittest.mock import Mock
 
 import dask
 import dask.array as da
-import dask.dataframe as dd
-import pandas as pd
 import pytest
 from dask.callbacks import Callback
 from distributed import Client
@@ -239,21 +237,6 @@ def test_a_directory_that_not_all_hosts_have(place, client, tmp_path, monkeypatc
     with dask.config.set(saving), pytest.warns(RuntimeWarning, match="saved is not there on 0: a checkpoint"):
         assert da.ones(4, chunks=2).sum().compute(scheduler=dask_mars.get) == 4
     assert not list((tmp_path / "saved").iterdir())
-
-
-@pytest.mark.nightly
-def test_a_shuffle_of_dask_s_begins_anew(place, client, tmp_path):
-    frame = pd.DataFrame({"key": range(12), "value": range(12)})
-    begun, gate = tmp_path / "x-begun", tmp_path / "x-gate"
-    parts = dd.from_pandas(frame, npartitions=3).map_partitions(passing, begun, gate, "x", meta=frame.iloc[:0])
-    shuffled = parts.shuffle("value", npartitions=4).map_partitions(len, meta=("n", int))
-    with waiting_for(LONG):
-        computation = dask_mars.submit(shuffled)
-        assert eventually(lambda: has_begun(tmp_path), PATIENCE_S)
-        place.stop()
-        gate.touch()
-        place.start(2)
-        assert computation.result(PATIENCE_S).sum() == 12
 
 
 def test_what_comes_back_and_is_no_scheduler_for_this_client(place, tmp_path, monkeypatch):

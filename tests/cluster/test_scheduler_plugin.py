@@ -125,19 +125,6 @@ async def test_what_an_agent_leaves_is_divided_by_the_assigner(client, scheduler
     assert not any([plugin._plans, plugin._counts, plugin._assigned])
 
 
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2, scheduler_kwargs=PLUGIN, worker_kwargs=AGENTS)
-async def test_results_that_are_lost_are_computed_again_by_agents(client, scheduler, a, b):
-    async with Worker(scheduler.address, nthreads=8, name="stock"):
-        go.set()
-        futures = submit(client, waiting(4), lambda key: a.address)
-        await client.gather(list(futures.values()))
-        go.clear()
-        await a.close(executor_wait=False)
-        await async_poll_for(lambda: places(scheduler, futures) == dict.fromkeys(futures, b.address), timeout=10)
-        go.set()
-        assert await client.gather(list(futures.values())) == ["gone"] * 4
-
-
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)], scheduler_kwargs=PLUGIN, worker_kwargs=AGENTS)
 async def test_an_agent_that_joins_gets_its_share(client, scheduler, a):
     futures = submit(client, waiting(16), lambda key: a.address)
@@ -151,16 +138,6 @@ async def test_an_agent_that_joins_gets_its_share(client, scheduler, a):
 
 def two_stages() -> list[Task]:
     return [Task("first", wait), Task("second", wait, TaskRef("first"))]
-
-
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)], scheduler_kwargs=PLUGIN, worker_kwargs=AGENTS)
-async def test_the_only_agent_is_replaced(client, scheduler, a):
-    futures = submit(client, two_stages(), lambda key: a.address)
-    await async_poll_for(lambda: a.state.executing_count == 1, timeout=10)
-    await a.close(executor_wait=False)
-    async with Worker(scheduler.address, nthreads=1, **AGENTS):
-        go.set()
-        assert await client.gather(list(futures.values())) == ["gone"] * 2
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2, scheduler_kwargs=PLUGIN, worker_kwargs=AGENTS)
@@ -216,13 +193,6 @@ async def test_a_subtask_goes_where_most_bytes_of_its_inputs_are(client, schedul
     assert "join" in a.data
     assert f"join goes to {a.address}, which has 200000" in log.getvalue()
     assert f"and not to {c.address}" in log.getvalue()
-
-
-@gen_cluster(**THREE)
-async def test_a_few_bytes_are_no_reason_to_leave_the_plan(client, scheduler, a, b, c):
-    futures = submit(client, joined([100_000, 100, 100]), at(a, b, c))
-    assert await futures["join"] == 100_200
-    assert "join" in c.data
 
 
 @gen_cluster(**THREE)
@@ -290,13 +260,6 @@ async def test_what_the_user_has_bound_stays_bound(client, scheduler, a, b):
     await a.close(executor_wait=False)
     await async_poll_for(lambda: {scheduler.tasks[key].state for key in futures} == {"no-worker"}, timeout=10)
     assert all(scheduler.tasks[key].worker_restrictions == {a.address} for key in futures)
-
-
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)], scheduler_kwargs=PLUGIN, worker_kwargs=AGENTS)
-async def test_what_was_planned_for_an_agent_that_is_gone_meanwhile(client, scheduler, a):
-    go.set()
-    futures = submit(client, waiting(2), lambda key: "tcp://127.0.0.1:1")
-    assert await client.gather(list(futures.values())) == ["gone"] * 2
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)], scheduler_kwargs=PLUGIN, worker_kwargs=AGENTS)

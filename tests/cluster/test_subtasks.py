@@ -92,12 +92,6 @@ def test_chunks_share_subtasks_with_their_kind_only(case, data):
         there.update(subtask.outputs)
 
 
-def test_a_kind_is_cut_off_from_what_it_reads_and_from_what_reads_it():
-    graph = plan((), (0,), (1,), (2,))
-    found = cut(graph, [0] * 4, {0: 1}, seconds=[0.0] * 4, kinds={1: 1, 2: 1})
-    assert [subtask.chunks for subtask in found] == [(0,), (1, 2), (3,)]
-
-
 @given(cases())
 def test_chunks_follow_most_of_their_bytes(case):
     graph, _, hosts = case
@@ -151,11 +145,6 @@ def test_a_chain_is_cut_lengthwise():
     assert 8 <= len(found) <= 16
     assert max(len(subtask.chunks) for subtask in found) <= 125
     assert all(len(subtask.outputs) == 1 for subtask in found)
-
-
-def test_long_chunks_stay_alone():
-    found = cut(plan((), (), ()), [0, 0, 0], {0: 1}, seconds=[1.0, 1.0, 1.0])
-    assert [subtask.chunks for subtask in found] == [(0,), (1,), (2,)]
 
 
 def test_what_would_wait_for_itself_is_cut():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -42,13 +41,6 @@ def test_tasks_that_cannot_be_sent(get: Get) -> None:
     assert compute(get, *values) == tuple(range(6))
 
 
-def test_a_chain_after_each_of_them(get: Get) -> None:
-    first, second = Session(), Session()
-    values = [dask.delayed(first.meet)(number) for number in range(4)]
-    values = [dask.delayed(second.meet)(dask.delayed(abs)(value)) for value in values]
-    assert compute(get, dask.delayed(sum)(values)) == (6,)
-
-
 def test_tasks_with_what_another_has_made(get: Get) -> None:
     session = dask.delayed(Session)()
     values = [dask.delayed(meet_in)(session, number) for number in range(6)]
@@ -65,14 +57,6 @@ def test_tasks_of_ours_with_what_one_of_theirs_has_made(get: Get) -> None:
 
     values = [dask.delayed(work)(session, number) for number in range(4)]
     assert compute(get, *values) == (1, 2, 3, 4)
-
-
-def test_an_object_that_cannot_be_sent_is_made_once(get: Get) -> None:
-    lock = dask.delayed(threading.Lock)()
-    own = threading.Lock()
-    theirs = [dask.delayed(lambda lock: (os.getpid(), id(lock)))(lock) for _ in range(4)]
-    ours = [dask.delayed(lambda lock: (os.getpid(), id(lock), own.locked())[:2])(lock) for _ in range(4)]
-    assert len(set(compute(get, *theirs, *ours))) == 1
 
 
 def test_one_at_a_time_if_there_is_to_be_one_worker(get: Get) -> None:

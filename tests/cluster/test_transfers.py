@@ -74,19 +74,6 @@ def test_others_leave_memory_before_something_comes(host):
     assert StoredResult(found).on_disk_bytes == sum([value.on_disk_bytes for value in found])
 
 
-def test_many_at_a_time_keep_to_the_limit(host):
-    engine = host.engine()
-    transfers = arrivals_of(engine)
-
-    async def come() -> list[Any]:
-        return await asyncio.gather(*[put(transfers, f"x{number}", mebibyte(number)) for number in range(20)])
-
-    found = asyncio.run(come())
-    assert [value.value()[0] for value in found] == list(range(20))
-    assert engine.view.store()["stored_bytes"] <= 8 * MIB
-    assert not engine.view.store()["reserved_bytes"]
-
-
 def test_what_is_larger_than_all_memory_comes_all_the_same(host):
     engine = host.engine()
 

@@ -27,6 +27,7 @@ def test_a_client_warns_once_of_agents_of_other_versions(monkeypatch: pytest.Mon
         versions.warn_of_other_versions([])
 
 
+@pytest.mark.slow
 @gen_cluster(nthreads=[("127.0.0.1", 1)], worker_kwargs={"startup_information": {MARK: lambda worker: "0.0.9"}})
 async def test_an_agent_that_starts_says_so(scheduler: Any, a: Any) -> None:
     with captured_logger("dask_mars.cluster.agent", level=logging.WARNING) as log:

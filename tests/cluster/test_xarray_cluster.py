@@ -37,7 +37,7 @@ def source(tmp_path_factory: pytest.TempPathFactory, zarr: Any) -> Path:
     return path
 
 
-@pytest.fixture(params=["one machine", "cluster"])
+@pytest.fixture(params=[pytest.param("one machine", marks=pytest.mark.nightly), "cluster"])
 def get(request: pytest.FixtureRequest, runtime: Any, cluster: Any) -> Iterator[Get]:
     """Return a scheduler of ours."""
     if request.param == "one machine":
@@ -136,7 +136,14 @@ def sharded(data: Any, path: Path) -> None:
     data.chunk(time=62).to_zarr(path, encoding={"t2m": {"chunks": (31, *GRID), "shards": (62, *GRID)}})
 
 
-@pytest.mark.parametrize("write", [in_one_go, delayed, by_region, appended, aligned, sharded])
+@pytest.mark.parametrize(
+    "write",
+    [
+        in_one_go,
+        appended,
+        *[pytest.param(way, marks=pytest.mark.nightly) for way in (delayed, by_region, aligned, sharded)],
+    ],
+)
 def test_stores_are_written_in_every_way(source, get, tmp_path, write):
     with opened(source) as data:
         with dask.config.set(scheduler=get):

@@ -117,6 +117,7 @@ def right(gone: list[str]) -> dict[str, Any]:
     return {"names": gone, "error": None, "warned": gone, "differs": False}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_names_that_are_gone_cost_a_warning_or_are_named() -> None:
     needed = names("needed")

@@ -26,11 +26,9 @@ def random(*shape: int) -> Any:
 @pytest.mark.parametrize(
     ("shape", "layout"),
     [
-        *[((2048, 8), layout) for layout in ("C", "F", "strided")],
+        ((2048, 8), "F"),
         ((3000, 15), "strided"),
-        ((1000, 100), "F"),
         ((500, 257), "C"),
-        ((300, 300), "strided"),
     ],
 )
 def test_it_is_numpys_but_for_rounding(shape: tuple[int, int], layout: str) -> None:

@@ -29,6 +29,8 @@ class Maker(Draw):
         super().__init__(random, size)
         self.variables: list[Variable] = []
         self.program = Program(size)
+        #: What a hole of an expression has kept for the others.
+        self.last: Any = None
         self._namespace = new_namespace()
         self._count = 0
 
@@ -78,8 +80,6 @@ class Maker(Draw):
             # What there is does not lend itself to it: an axis is missing, say.
             self.program.dropped[f"{operation.kind} {operation.name} not written: {error!r:.60}"] += 1
             return False
-        if not isinstance(text, str):
-            text = self.choice(text)
         rounded = self.rounded(text)
         if rounded and operation.decides:
             return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from hypothesis import strategies as st
@@ -32,22 +31,16 @@ _SETTINGS: dict[str, list[Any]] = {
 }
 
 
-#: Modules whose import makes operations known.
-_MODULES = ["arrays", "array_parts", "array_folds", "array_functions", "xarrays", "bags", "frames"]
-
-
 @st.composite
-def programs(draw: st.DrawFn, sizes: tuple[str, ...] = ("small",)) -> Program:
+def programs(draw: st.DrawFn, sizes: tuple[str, ...] = ("small",), theme: str = "") -> Program:
     """Make a program over data of one of some sizes, the first of which is most frequent."""
-    for name in _MODULES:
-        importlib.import_module(f"tests.fuzz.{name}")
     size = draw(st.sampled_from([sizes[0], *sizes]))
     # Hypothesis makes its numbers, and copies no part of one program into the next as it does with strategies.
     random = draw(st.randoms(use_true_random=False))
     with silenced():
         maker = Maker(random, size)
         program = maker.program
-        program.theme = maker.weighted({name: weight for name, (weight, _) in _THEMES.items()})
+        program.theme = theme or maker.weighted({name: weight for name, (weight, _) in _THEMES.items()})
         program.settings = {name: maker.choice(may) for name, may in _SETTINGS.items() if maker.chance(0.06)}
         kinds = _THEMES[program.theme][1]
         wanted = maker.integer(1, 3)

@@ -110,6 +110,12 @@ def add(*terms: Any) -> Any:
     return total
 
 
+def total(*blocks: Any) -> Any:
+    """Add up blocks, which may come one by one or in lists."""
+    whole = [np.concatenate(block) if isinstance(block, list) else block for block in blocks]
+    return np.asarray(sum([block.sum() for block in whole])).reshape(1)
+
+
 def fail(text: str, *others: Any) -> Any:
     """Raise."""
     raise OnPurpose(text)

@@ -1,4 +1,4 @@
-"""Which operations there are: small functions that write an expression for the values of a program.
+"""Which operations there are: the catalogue, read, and the kinds of values.
 
 An operation is text, such as ``a1.rechunk((3, 3))``. So a program can be printed, copied and run by hand, and what
 is run by the fuzzer is what is printed.
@@ -7,13 +7,28 @@ is run by the fuzzer is what is printed.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tests.fuzz import catalogue, writing
 from tests.fuzz.drawing import Unfit
 
-Writer = Callable[..., str | list[str]]
+#: The kinds, each with the letter that its variables' names begin with.
+LETTERS = {
+    "array": "a",
+    "scalar": "n",
+    "xarray": "x",
+    "dataset": "y",
+    "frame": "f",
+    "series": "s",
+    "index": "j",
+    "bag": "b",
+    "item": "i",
+    "delayed": "d",
+}
+_HOLE = re.compile(r"\$(\w+(?:\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))?)")
 
 
 @dataclass(eq=False)
@@ -32,72 +47,57 @@ class Variable:
         return getattr(self.value, attribute)
 
 
+class _Names(dict[str, Any]):
+    """What a hole may name: a variable, what `writing` has, and what draws."""
+
+    def __missing__(self, name: str) -> Any:
+        if found := getattr(writing, name, None):
+            return functools.partial(found, self["make"]) if callable(found) else found
+        try:
+            return getattr(self["make"], name)
+        except AttributeError:
+            raise KeyError(name) from None
+
+
 @dataclass(frozen=True)
 class Operation:
-    """A way to make a value of others."""
-
-    # `write` returns an expression, or several of which one is drawn, for the program in the making and a variable
-    # of the kind. It `rounds` if schedulers may choose the order in which it adds up, and `decides` if a last bit
-    # of its input may make a large difference: a comparison, say.
+    """A way to make a value of a kind, or of others: an entry of the catalogue."""
 
     name: str
     kind: str
     weight: float
-    write: Writer
-    fits: Callable[[Any], bool]
+    texts: tuple[str, ...]
+    condition: str
     rounds: bool
     decides: bool
 
+    def fits(self, value: Any) -> bool:
+        """Return whether it can be done with a value."""
+        return not self.condition or bool(eval(self.condition, vars(writing), {LETTERS[self.kind]: value}))
+
+    def write(self, make: Any, *variables: Variable) -> str:
+        """Return one of its expressions, with the holes filled."""
+        names = _Names({LETTERS[it.kind]: it for it in variables}, make=make)
+        return _HOLE.sub(lambda hole: str(eval(hole[1], {}, names)), make.choice(self.texts))
+
+
+def _read(table: str) -> Iterator[Operation]:
+    for entry in re.split(r"\n(?=\S)", table.strip()):
+        head, *lines = entry.splitlines()
+        told, _, condition = head.partition(": ")
+        kind, name, weight, *flags = told.split()
+        texts = tuple([text for line in lines for text in re.split(r"\s{2,}", line.strip())])
+        yield Operation(name, kind, float(weight), texts, condition, "rounds" in flags, "decides" in flags)
+
+
+def _by_kind(table: str) -> dict[str, list[Operation]]:
+    operations = list(_read(table))
+    return {kind: [it for it in operations if it.kind == kind] for kind in {it.kind for it in operations}}
+
 
 #: By kind; sources by the kind that they make.
-OPERATIONS: dict[str, list[Operation]] = {}
-SOURCES: dict[str, list[Operation]] = {}
-
-#: The kinds, each with the letter that its variables' names begin with.
-LETTERS = {
-    "array": "a",
-    "scalar": "n",
-    "xarray": "x",
-    "dataset": "y",
-    "frame": "f",
-    "series": "s",
-    "index": "j",
-    "bag": "b",
-    "item": "i",
-    "delayed": "d",
-}
-
-
-def _always(value: Any) -> bool:
-    return True
-
-
-def operation(
-    kind: str,
-    weight: float = 1.0,
-    fits: Callable[[Any], bool] = _always,
-    rounds: bool = False,
-    decides: bool = False,
-) -> Callable[[Writer], Writer]:
-    """Add a function to the operations on values of a kind."""
-
-    def decorate(function: Writer) -> Writer:
-        made = Operation(function.__name__, kind, weight, function, fits, rounds, decides)
-        OPERATIONS.setdefault(kind, []).append(made)
-        return function
-
-    return decorate
-
-
-def source(kind: str, weight: float = 1.0) -> Callable[[Writer], Writer]:
-    """Add a function to those that make values of a kind out of nothing."""
-
-    def decorate(function: Writer) -> Writer:
-        made = Operation(function.__name__, "", weight, function, _always, False, False)
-        SOURCES.setdefault(kind, []).append(made)
-        return function
-
-    return decorate
+OPERATIONS = _by_kind(catalogue.OPERATIONS)
+SOURCES = _by_kind(catalogue.SOURCES)
 
 
 @functools.cache

@@ -120,7 +120,8 @@ def _judged(step: Step, ours: Any, cloned: bool) -> str:
         # What pandas or a broadcast makes read-only may be written to after it has been to another process.
         return ""
     if isinstance(ours, Raised) or isinstance(step.expected, Raised):
-        return "" if ours == step.expected else f"{ours!r:.1500} instead of {step.expected!r:.1500}"
+        same = type(ours) is type(step.expected) and ours == step.expected
+        return "" if same else f"{ours!r:.1500} instead of {step.expected!r:.1500}"
     return difference(ours, step.expected, step.rounded)
 
 

@@ -98,11 +98,6 @@ def test_op_ids_are_those_of_mars(function_id, path):
     assert function_id_of(path) == function_id
 
 
-def test_op_id_is_four_bytes_without_a_sign():
-    assert all(0 <= function_id_of(f"module:name{number}") < 2**32 for number in range(100))
-    assert any(function_id_of(f"module:name{number}") >= 2**31 for number in range(100))
-
-
 @pytest.mark.parametrize(
     ("function", "path"),
     [
@@ -154,15 +149,6 @@ def test_ufunc_of_scipy_has_a_path():
 )
 def test_what_has_a_state_or_no_name_has_no_path(function):
     assert path_of(function) is None
-
-
-def test_local_function_has_no_path():
-    def local() -> None: ...
-
-    class Local: ...
-
-    assert path_of(local) is None
-    assert path_of(Local) is None
 
 
 def test_function_that_was_replaced_has_no_path(monkeypatch):

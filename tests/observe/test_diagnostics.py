@@ -97,24 +97,6 @@ def test_hooks_are_called_as_under_threads(get: Get) -> None:
         assert ours.states == theirs.states
 
 
-def test_hooks_of_collections(get: Get) -> None:
-    array = (da.ones((200, 200), chunks=100) + 1).sum()
-    with Recorder() as ours:
-        assert array.compute(scheduler=get) == 80_000
-    with Recorder() as theirs:
-        assert array.compute(scheduler="threads") == 80_000
-
-    def stable(recorder: Recorder) -> Counter[Any]:
-        # The last key has a random part.
-        return Counter(
-            (kind, "finalize" if "finalize" in str(key) else key)
-            for kind, key, *_ in recorder.calls
-            if kind in ("pretask", "posttask", "finish")
-        )
-
-    assert stable(ours) == stable(theirs)
-
-
 def test_values_have_their_own_memory_and_workers_are_told_apart(get: Get) -> None:
     graph = {"a": (large_array, 1, 3.0), "b": (np.sum, "a"), "pid": (os.getpid,)}
     recorder = recorded(get, graph, ["b", "pid"])
@@ -358,14 +340,3 @@ def test_cache(tmp_path: Path, get: Get) -> None:
         assert len(notes(tmp_path / "calls")) == 1
     assert (source + 1).compute(scheduler=get) == 6
     assert len(notes(tmp_path / "calls")) == 2
-
-
-def test_cache_of_arrays(get: Get) -> None:
-    pytest.importorskip("cachey")
-    array = da.random.default_rng(0).random(1 << 17, chunks=1 << 15)
-    with Cache(1 << 30, limit=0) as cache:
-        first = array.compute(scheduler=get)
-        held = [value for value in cache.cache.data.values() if isinstance(value, np.ndarray)]
-        assert held
-        np.testing.assert_array_equal(array.compute(scheduler=get), first)
-        np.testing.assert_array_equal((array + 1).compute(scheduler=get), first + 1)

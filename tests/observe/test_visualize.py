@@ -216,14 +216,6 @@ def test_a_chunk_is_composed_of_what_it_needs_that_is_gone():
     assert texts(make_picture("", after, before, 1, lambda name: name[0])) == ["#0 b"]
 
 
-def test_long_and_repeated_names_are_shortened():
-    keys = ["a", "a2", "b", "c", "d", "e", "f", "g"]
-    before = chunk_graph((), *[(n,) for n in range(7)], keys=keys, outputs=[7])
-    after = chunk_graph((), keys=["g"], outputs=[0])
-    (node,) = make_picture("", after, before, 1, lambda name: name[0]).nodes
-    assert node.lines == ["#0 · FUSE of 8", "2 a · b · … · f · g"]
-
-
 # -- layout ---------------------------------------------------------------------------------------------------
 
 
@@ -332,16 +324,6 @@ def test_files_and_what_notebooks_get_are_as_dask_has_them(tmp_path, options, na
     assert type(shown).__name__ == kind or not importlib.util.find_spec("IPython")
 
 
-@pytest.mark.filterwarnings("ignore:Computing mixed collections")
-def test_collections_of_all_kinds_are_drawn_together():
-    bag = db.from_sequence(range(6), npartitions=2).map(abs).sum()
-    known = da.from_array(np.ones((200, 200)), chunks=200) + 1
-    source = drawn([sum_of_sum(), {"bag": bag}], known, 3, composed=True)
-    assert "sum-aggregate" in source
-    assert "FUSE" not in source
-    assert "dasharray" in source
-
-
 # -- bad input ------------------------------------------------------------------------------------------------
 
 
@@ -397,6 +379,7 @@ def layered() -> Any:
     return (x - x.mean(axis=0)).std()
 
 
+@pytest.mark.slow
 def test_many_chunks_are_drawn_by_layers():
     source = drawn(layered())
     assert "36 chunks" in source
@@ -414,6 +397,7 @@ def test_many_chunks_are_drawn_by_layers():
     assert all(source < position for source, position in picture.edges)
 
 
+@pytest.mark.slow
 def test_notebooks_scale_what_is_too_wide(tmp_path):
     display = pytest.importorskip("IPython.display")
     image = dask_mars.visualize(layered(), filename=str(tmp_path / "wide.png"))

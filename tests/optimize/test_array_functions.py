@@ -21,8 +21,12 @@ def test_no_function_is_forgotten(namespace: str) -> None:
 BATCHES = [list(CALLS)[start : start + 8] for start in range(0, len(CALLS), 8)]
 
 
+#: Of every sixth in any run; of all where there is time.
+QUICK = [pytest.param(names, marks=pytest.mark.slow if place % 6 else ()) for place, names in enumerate(BATCHES)]
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("names", BATCHES, ids=" ".join)
+@pytest.mark.parametrize("names", QUICK, ids=" ".join)
 def test_functions(names: list[str]) -> None:
     made = [CALLS[name](Arrays()) for name in names]
     here = Here()

@@ -222,12 +222,6 @@ def test_key_made_by_a_symbolic_layer_and_by_another(get):
     assert_one_wins(layers, "a", {"a": {"b"}, "b": set(), "other": {"b"}}, get)
 
 
-def test_key_made_by_two_symbolic_layers(get):
-    layers = {"a": negative_of("a", "b"), "again": blockwise(abs, "a", "i", "b", "i", numblocks={"b": (2,)})}
-    layers["b"] = {("b", i): i + 3 for i in range(2)}
-    assert_one_wins(layers, "a", {"a": {"b"}, "again": {"b"}, "b": set()}, get)
-
-
 def test_layers_whose_keys_nobody_else_makes_stay_symbolic():
     layers = {
         "top": negative_of("top", "a"),
@@ -262,6 +256,7 @@ def test_layers_that_only_dasks_choice_among_them_leaves_without_a_cycle(get):
 SAMPLE = [*[name for name in CALLS if name.startswith(("linalg", "method"))], *list(CALLS)[::25]]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_collections_are_computed_beside_what_optimize_makes_of_them():
     """What `dask.optimize` makes of them spells some keys differently."""
@@ -298,21 +293,6 @@ def test_optimized_collections_meet_those_they_were_made_from(get):
     value = dask.delayed(neg)(3)
     (optimized_value,) = dask.optimize(dask.delayed(add)(value, value))
     assert dask.delayed(add)(optimized_value, value).compute(scheduler=get) == -9
-
-
-def test_several_results_of_one_function():
-    """As `dask_image.ndmeasure.label` makes them: a count, and an array that the count is a part of."""
-    x = da.from_array(np.arange(100.0).reshape(10, 10), chunks=5)
-    parts = [
-        dask.delayed(lambda block: (block % 7, block.sum()), nout=2)(block) for block in x.to_delayed().ravel()
-    ]
-    total = da.from_delayed(dask.delayed(sum)([count for _, count in parts]), (), float)
-    labels = da.block(
-        [[da.from_delayed(parts[2 * row + column][0], (5, 5), float) for column in range(2)] for row in range(2)]
-    )
-    relabelled = labels + total
-    together = (total, relabelled.sum(), relabelled)
-    assert_identical(dask.compute(*together, scheduler=Here()), dask.compute(*together, scheduler="sync"))
 
 
 # -- through the real getter --------------------------------------------------------------------------------------

@@ -85,13 +85,6 @@ def test_sums_that_run_from_chunk_to_chunk_do_not_wait_for_what_is_made_of_them(
     assert len(graph) == len(prepared(x.cumsum(axis=0).max(axis=1)))
 
 
-def test_functions_of_others_stay_apart():
-    red, green, _ = colours()
-    mine = da.map_blocks(lambda values: values + 1, red, dtype=np.float32)
-    graph = check((mine + green).sum(axis=1), (mine * green).sum(axis=1))
-    assert not any("<lambda>" in found and "mul" in found for found in names_of(graph))
-
-
 def test_not_where_there_are_too_few_for_all_workers():
     red, green, blue = colours()
     light = red + green + blue

@@ -49,28 +49,9 @@ def steps(graph: ChunkGraph) -> dict[Any, list[str]]:
 # -- Mars's rule --------------------------------------------------------------------------------------------------
 
 
-def test_a_chain_is_one_chunk():
-    graph = composed({"a": (inc, 1), "b": (neg, "a"), "c": (mul, "b", 5)}, "c")
-    assert steps(graph) == {"c": ["inc", "neg", "mul"]}
-    assert graph.literals == [(1, 5)]
-    assert graph.outputs == [0]
-
-
 def test_a_chain_ends_before_a_branch():
     dsk = {"a": (inc, 1), "b": (inc, "a"), "c": (neg, "b"), "d": (inc, "b"), "e": (add, "c", "d")}
     assert steps(composed(dsk, "e")) == {"b": ["inc", "inc"], "c": ["neg"], "d": ["inc"], "e": ["add"]}
-
-
-def test_a_chain_ends_where_others_join():
-    dsk = {"a": (inc, 1), "b": (inc, 2), "c": (add, "a", "b"), "d": (neg, "c"), "e": (inc, "d")}
-    assert steps(composed(dsk, "e")) == {"a": ["inc"], "b": ["inc"], "e": ["add", "neg", "inc"]}
-
-
-def test_a_wanted_key_ends_its_chain():
-    dsk = {"a": (inc, 1), "b": (inc, "a"), "c": (neg, "b"), "d": (inc, "c")}
-    graph = composed(dsk, "d", "b")
-    assert steps(graph) == {"b": ["inc", "inc"], "d": ["neg", "inc"]}
-    assert set(graph.ids) == {"b", "d"}
 
 
 def test_a_wanted_alias_ends_its_chain():
@@ -80,12 +61,6 @@ def test_a_wanted_alias_ends_its_chain():
     assert graph.ids["x"] == graph.ids["a"]
     # What is no chunk of its own any more cannot be looked up.
     assert graph.ids.keys() == {"a", "c", "x"}
-
-
-def test_data_stay_apart():
-    graph = composed({"a": 1, "b": (inc, "a")}, "b")
-    assert graph.values == {0: 1}
-    assert steps(graph) == {"b": ["inc"]}
 
 
 def test_an_input_used_twice_by_one_chunk_is_no_branch():
@@ -216,26 +191,6 @@ def test_sum_of_a_sum_of_two_random_arrays():
     sums = found["sum"]
     assert len(sums) == 4
     assert all(names[0] == "add" and len(names) == 2 for names in sums)
-
-
-def test_a_random_chain_is_one_chunk_as_far_as_its_partial_sum():
-    (a,) = random_arrays(1)
-    found = chunks_of_layers(((a * 2 + 1) * a.dtype.type(3)).sum())
-    assert found.keys() == {"sum", "sum-aggregate"}
-    assert [names[:4] for names in found["sum"]] == [["_apply_random_func", "mul", "add", "mul"]] * 4
-
-
-def test_a_square_is_no_branch():
-    (a,) = random_arrays(1)
-    found = chunks_of_layers((a * a).rechunk(4))
-    assert found["mul"] == [["_apply_random_func", "mul"]] * 4
-
-
-def test_a_branch_in_arrays():
-    (a,) = random_arrays(1)
-    b = a + 1
-    found = chunks_of_layers(b.rechunk(4) + b.T.rechunk(4))
-    assert found["add"].count(["_apply_random_func", "add"]) == 4
 
 
 def test_several_wanted_arrays_keep_their_chunks():

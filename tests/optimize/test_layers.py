@@ -149,6 +149,7 @@ print("equal")
 """
 
 
+@pytest.mark.slow
 def test_array_expressions(scripts):
     done = scripts.run(str(scripts.write("expressions.py", WITH_ARRAY_EXPRESSIONS)))
     assert (done.stderr, done.stdout, done.returncode) == ("", "equal\n", 0)

@@ -75,11 +75,6 @@ def test_blocks_of_several_sizes():
     mirrored(matrix((7, 9), 100) @ matrix((7, 9), 100).T)
 
 
-def test_more_than_two_axes():
-    a = matrix((4, 20, 20), (2, 10, 10))
-    mirrored(a @ a.transpose(0, 2, 1))
-
-
 def test_what_is_made_of_both_is_made_together():
     a = matrix((100, 100))
     with warnings.catch_warnings():

@@ -34,15 +34,12 @@ def rechunked(shape: Any, before: Any, after: Any, method: str) -> Any:
 
 
 @pytest.mark.parametrize(("shape", "before", "after"), CASES)
-@pytest.mark.parametrize("use", ["all", "a part", "between others"])
-def test_results_are_those_of_tasks(get, shape, before, after, use):
+def test_results_are_those_of_tasks(get, shape, before, after):
     def used(method: str) -> Any:
         x = rechunked(shape, before, after, method)
-        return {"all": x, "a part": x[: shape[0] // 3], "between others": (x + 1).T.sum(axis=0)}[use]
+        return [x, x[: shape[0] // 3], (x + 1).T.sum(axis=0)]
 
-    ours, theirs = used("p2p").compute(scheduler=get), used("tasks").compute(scheduler="sync")
-    assert ours.dtype == theirs.dtype
-    np.testing.assert_array_equal(ours, theirs)
+    assert_identical(dask.compute(used("p2p"), scheduler=get), dask.compute(used("tasks"), scheduler="sync"))
 
 
 def test_workers_of_dask_are_not_needed():
@@ -166,7 +163,7 @@ def chunks_of(draw: st.DrawFn, size: int) -> tuple[int, ...]:
     return tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(st.data())
 @pytest.mark.usefixtures("small_pieces")
 def test_any_chunks(data):

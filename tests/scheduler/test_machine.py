@@ -53,39 +53,6 @@ def test_chain_runs_one_after_the_other_and_frees_behind_itself():
     assert machine.machine.graphs == []
 
 
-def test_input_is_freed_as_soon_as_its_last_consumer_is_done():
-    machine = CheckedMachine(workers=3)
-    machine.submit((), (0,), (0,), (0,))
-    machine.finish(0, 0)
-    assert machine.finish(2, 3) == []
-    assert machine.finish(0, 1) == []
-    assert machine.finish(1, 2) == [Free(1, [0]), FinishGraph(1)]
-
-
-def test_input_named_twice_is_waited_for_and_freed_once():
-    machine = CheckedMachine()
-    machine.submit((), (0, 0))
-    assert machine.finish(0, 0) == [Run(0, 1, [1])]
-    assert machine.finish(0, 1) == [Free(1, [0]), FinishGraph(1)]
-
-
-def test_outputs_are_kept_until_the_results_are_taken():
-    machine = CheckedMachine()
-    machine.submit(*CHAIN, outputs=[0, 2])
-    machine.finish(0, 0)
-    assert machine.finish(0, 1) == [Run(0, 1, [2])]
-    assert machine.finish(0, 2) == [Free(1, [1]), FinishGraph(1)]
-    assert machine.states() == ["FINISHED", "FREED", "FINISHED"]
-    assert machine.post(TimePassed(), after_s=1e6) == []
-    assert machine.post(ResultsTaken(1)) == [ForgetGraph(1)]
-
-
-def test_chunk_that_nobody_needs_is_freed_when_done():
-    machine = CheckedMachine(workers=2)
-    machine.submit((), (), outputs=[1])
-    assert machine.finish(0, 0) == [Free(1, [0])]
-
-
 def test_work_left_when_results_are_taken_is_stopped_but_not_by_force():
     machine = CheckedMachine()
     assert machine.submit((), (), outputs=[1], data=[1]) == [FinishGraph(1), Run(0, 1, [0])]
@@ -94,32 +61,7 @@ def test_work_left_when_results_are_taken_is_stopped_but_not_by_force():
     assert machine.finish(0, 0) == [Free(1, [0]), ForgetGraph(1)]
 
 
-# -- values that are known --------------------------------------------------------------------------------------
-
-
-def test_data_are_there_from_the_start():
-    machine = CheckedMachine()
-    assert machine.submit((), (0,), data=[0]) == [Run(0, 1, [1])]
-    assert machine.states() == ["FINISHED", "RUNNING"]
-    assert machine.finish(0, 1) == [Free(1, [0]), FinishGraph(1)]
-
-
-@pytest.mark.parametrize("inputs", [(), ((), ())])
-def test_graph_without_anything_to_run_is_finished_at_once(inputs):
-    machine = CheckedMachine()
-    assert machine.submit(*inputs, data=range(len(inputs))) == [FinishGraph(1)]
-    assert machine.post(ResultsTaken(1)) == [ForgetGraph(1)]
-
-
 # -- the client -------------------------------------------------------------------------------------------------
-
-
-def test_client_chunks_go_to_the_client():
-    machine = CheckedMachine()
-    assert machine.submit((), (0,), (0,), in_client=frozenset({0, 2})) == [Run(CLIENT, 1, [0], is_alone=True)]
-    assert machine.finish(CLIENT, 0) == [Run(CLIENT, 1, [2]), Run(0, 1, [1])]
-    assert machine.finish(CLIENT, 2) == []
-    assert machine.finish(0, 1) == [Free(1, [0]), FinishGraph(1)]
 
 
 def test_client_gets_as_many_chunks_as_it_has_threads_and_needs_no_worker():
@@ -194,14 +136,6 @@ def test_delay_of_a_thousandth_retry_is_the_limit():
     assert machine.states() == ["RUNNING"]
 
 
-def test_retry_that_is_due_runs_with_whatever_event_comes_next():
-    machine = CheckedMachine(workers=2)
-    machine.submit((), (), default_retries=1)
-    machine.post(ChunkFailed(0, 1, 0))
-    machine.now_s += 1.0
-    assert machine.finish(1, 1) == [Run(0, 1, [0])]
-
-
 def test_failure_is_fatal_to_successors_and_cancels_all_else():
     machine = CheckedMachine(workers=3)
     # 0 is done; 1 fails, on which 3 and 4 depend; 2 runs; 5 waits for a worker, 6 for 5.
@@ -254,16 +188,6 @@ def test_chunk_that_crashes_is_tried_once_more_at_most(allowed, tries):
     assert machine.post(WorkerLost(0, running=(1, 0), crashed=True)) == [FailGraph(1, 0, True), ForgetGraph(1)]
 
 
-def test_what_is_submitted_while_all_workers_are_retired_waits_for_one():
-    machine = CheckedMachine(workers=2, allowed_worker_losses=0)
-    for worker in (0, 1):
-        assert machine.post(WorkerRetired(worker)) == []
-    assert machine.submit(()) == []
-    assert machine.machine.stalled() == []
-    assert machine.machine.next_due_s() is None
-    assert machine.post(WorkerStarted(1)) == [Run(1, 1, [0])]
-
-
 def test_retiring_is_held_against_no_chunk():
     machine = CheckedMachine(workers=2, allowed_worker_losses=0)
     machine.submit((), unrepeatable=frozenset({0}))
@@ -295,14 +219,6 @@ def test_a_cancelled_result_stays_while_dispatched_chunks_may_share_its_memory()
     assert machine.finish(0, 1) == []
     # Its result may be a view of the one before.
     assert machine.finish(0, 2) == [Free(1, [2]), ForgetGraph(1)]
-
-
-def test_cancel_waits_for_the_client_without_interrupting_it():
-    machine = CheckedMachine()
-    machine.submit((), in_client=frozenset({0}))
-    assert machine.post(GraphCancelled(1)) == []
-    assert machine.states() == ["CANCELLING"]
-    assert machine.finish(CLIENT, 0) == [Free(1, [0]), ForgetGraph(1)]
 
 
 def test_worker_that_is_cancelling_one_graph_gets_no_slow_work_of_another():
@@ -484,20 +400,6 @@ def quick(*inputs, **options):
 def test_a_chain_is_queued_behind_itself():
     _, instructions = quick((), (0,), (1,))
     assert instructions == [Run(0, 1, [1, 2, 3])]
-
-
-def test_what_follows_comes_in_the_order_of_the_graph():
-    checked, instructions = quick((), (0,), (), (2,), (1, 3))
-    assert instructions[-1] == Run(0, 1, [1, 2, 3, 4, 5])
-    assert checked.states()[1:] == ["RUNNING"] * 5
-
-
-def test_inputs_on_two_workers_are_waited_for():
-    checked = CheckedMachine(workers=2)
-    checked.submit((), (), (0, 1))
-    checked.finish(0, 0, seconds=1e-6)
-    assert checked.states() == ["FINISHED", "RUNNING", "UNSCHEDULED"]
-    assert checked.finish(1, 1, seconds=1e-6)[-1] == Run(0, 1, [2])
 
 
 def test_what_follows_a_failure_is_not_computed():

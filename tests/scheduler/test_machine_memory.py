@@ -271,17 +271,6 @@ def test_a_reservation_is_released_before_it_is_granted():
     assert host.machine.blocked is None
 
 
-def test_reservations_wait_for_each_other():
-    host = Host([], limit=100)
-    for number in (1, 2, 3):
-        host.post(ReservationRequested(number, 60))
-    assert host.granted == [1]
-    host.post(ReservationReleased(1))
-    assert host.granted == [1, 2]
-    host.post(ReservationReleased(2))
-    assert host.granted == [1, 2, 3]
-
-
 def test_a_reservation_past_the_limit_is_granted_alone_and_one_past_all_memory_refused():
     host = Host([], limit=100, hard_limit=200)
     assert host.machine.handle(ReservationRequested(1, 300), 0.0) == [RefuseReservation(1, 300, 200)]
@@ -365,13 +354,6 @@ def test_what_several_still_need_is_loaded_into_the_store_by_the_first():
     host.run()
     assert host.finished == {1}
     assert host.ever_loaded == [(1, 0)]
-
-
-def test_what_one_alone_needs_is_not_loaded_into_the_store():
-    host = with_first_on_disk(1)
-    host.run()
-    assert host.finished == {1}
-    assert not host.ever_loaded
 
 
 def test_what_is_loaded_is_counted_once():
@@ -499,3 +481,10 @@ def test_what_is_made_of_a_chunk_comes_next_if_it_takes_no_more_memory(piece_byt
     host.submit(graph_plan)
     host.run()
     assert host.started == order
+
+
+def test_what_one_alone_needs_is_not_loaded_into_the_store():
+    host = with_first_on_disk(1)
+    host.run()
+    assert host.finished == {1}
+    assert not host.ever_loaded

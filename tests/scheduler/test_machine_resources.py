@@ -78,7 +78,7 @@ def test_graphs_share_it(machine):
     assert handed(machine.finish(worker, 0)) == [0]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(3))
 def test_any_graph_comes_to_its_end(machine, seed):
     chance = random.Random(seed)
     inputs = [tuple(chance.sample(range(chunk), min(chunk, chance.randint(0, 2)))) for chunk in range(30)]

@@ -46,12 +46,6 @@ class TestOfAUser(PolicyTests):
         return Widest
 
 
-class TestSimplest(PolicyTests):
-    @pytest.fixture
-    def policy(self) -> Any:
-        return Policy
-
-
 # -- seeds 001 and 003 --------------------------------------------------------------------------------------------
 
 

@@ -28,6 +28,7 @@ from tests.web.services import running
 
 pytestmark = [
     pytest.mark.browser,
+    pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="there is no chromium, or no chromedriver"),
 ]
 
@@ -141,6 +142,7 @@ def test_views_of_what_runs(viewer, server, work):
     viewer.reads("block 0 begins", ".view.log")
 
 
+@pytest.mark.nightly
 def test_a_view_without_a_computation_is_of_the_newest(viewer, server, runtime, work):
     viewer.open(f"{server.url}view/layers?token={server.token}")
     viewer.reads("slow", "table.layers")
@@ -202,6 +204,7 @@ def test_without_the_right_token_it_says_what_to_do(viewer, runtime, work):
         viewer.leave()
 
 
+@pytest.mark.nightly
 def test_below_a_prefix(viewer, runtime, work, monkeypatch):
     """As a proxy has it: `test_jupyterlab` runs one."""
 
@@ -280,7 +283,6 @@ def link(service: Any) -> str:
     return f"{facts['url']}?token={facts['token']}"
 
 
-@pytest.mark.slow
 def test_history_and_results_of_a_service(viewer, driver, tmp_path):
     downloads = tmp_path / "downloads"
     downloads.mkdir()

@@ -321,6 +321,7 @@ print("there", flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("end", "code"), [("", 0), ("1 / 0", 1)])
 def test_it_ends_with_the_interpreter(scripts, tmp_path, end, code):
     root = str(Path(__file__).resolve().parents[2])

@@ -76,15 +76,14 @@ BODIES = [
 ]
 
 
-# Some bodies are a megabyte.
-@pytest.mark.parametrize("number", range(len(BODIES)))
-def test_bodies_that_are_none_are_refused(served, service, number: int) -> None:
-    body, status, detail = BODIES[number]
-    found = put(served, body)
-    assert found[0] == status
-    assert detail in found[1]
-    # What is said of what may be a megabyte is a few lines, and a page can show it.
-    assert len(found[1]) < 500
+def test_bodies_that_are_none_are_refused(served, service) -> None:
+    for body, status, detail in BODIES:
+        found = put(served, body)
+        assert (found[0], detail in found[1]) == (status, True), (detail, found)
+        # What is said of what may be a megabyte is a few lines.
+        assert len(found[1]) < 500
+    # A page can show it.
+    body = BODIES[0][0]
     assert raw(served, "PUT", f"computations/{uuid.uuid4()}", body, Accept="text/html")[2].startswith(b"<!DOCTYPE")
 
 
@@ -205,6 +204,7 @@ def test_forms_that_a_result_has_not_are_406(served, service) -> None:
     assert raw(served, "GET", f"{path}?fromat=json")[0] == 400
 
 
+@pytest.mark.slow
 def test_who_is_slow_is_no_burden(served, service) -> None:
     computation = service.submit(da.zeros(32 << 20, dtype="u1", chunks=8 << 20))
     assert computation.wait(100)
@@ -225,24 +225,6 @@ def test_who_is_slow_is_no_burden(served, service) -> None:
         assert service.submit(da.arange(4, chunks=2).sum()).result(100) == 6
 
 
-def test_questions_that_make_no_sense(served) -> None:
-    for path, status in (
-        ("computations?limit=100000", 400),
-        ("computations?before=soon", 400),
-        ("computations?before=-1", 400),
-        ("computations?color=red", 400),
-        (f"computations/{uuid.UUID(int=7)}?wait=5", 400),
-        (f"computations/{uuid.UUID(int=7)}/graph", 404),
-        (f"computations/{uuid.UUID(int=7)}/nothing", 404),
-        (f"computations/{'9' * 20_000}", 414),
-        ("../../history.sqlite3", 404),
-        ("computations/..%2f..%2fhistory.sqlite3/result", 404),
-    ):
-        found, headers, text = raw(served, "GET", path)
-        assert (found, headers["Content-Type"]) == (status, "application/problem+json")
-        assert json.loads(text)["detail"]
-
-
 @pytest.fixture
 def front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A front in this process, whose runner is not there, with its `directory` and its `store`."""
@@ -260,18 +242,18 @@ def front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             yield SimpleNamespace(directory=directory, store=store)
 
 
-def test_ten_thousand_in_the_list(front) -> None:
+def test_two_thousand_in_the_list(front) -> None:
     with front.store._transaction() as database:
         database.executemany(
             "INSERT INTO computations (id, digest, name, options, state, created, ended)"
             " VALUES (?, '', ?, '{}', 'finished', ?, ?)",
-            [(str(uuid.uuid4()), f"number {n}", time.time(), time.time()) for n in range(10_000)],
+            [(str(uuid.uuid4()), f"number {n}", time.time(), time.time()) for n in range(2_000)],
         )
     with connect(front.directory) as service:
-        assert service.state()["counts"]["finished"] == 10_000
+        assert service.state()["counts"]["finished"] == 2_000
         told = json.loads(raw(front, "GET", "computations?limit=1000")[2])
-        assert [one["name"] for one in told["computations"]] == [f"number {n}" for n in range(9_999, 8_999, -1)]
-        assert len({computation.name for computation in service.computations()}) == 10_000
+        assert [one["name"] for one in told["computations"]] == [f"number {n}" for n in range(1_999, 999, -1)]
+        assert len({computation.name for computation in service.computations()}) == 2_000
 
 
 def test_a_queue_that_is_too_long_is_refused(front, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,7 @@ def killed(served: RunningService, whom: str) -> None:
     served.start()
 
 
+@pytest.mark.slow
 def test_what_was_computed_is_not_computed_again(served, service, tmp_path: Path) -> None:
     calls = tmp_path / "calls"
     submitted = service.submit(summed(calls, 30, 0.02))

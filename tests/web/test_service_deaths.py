@@ -38,6 +38,7 @@ def when_let(path: Path) -> dask.delayed:
     return dask.delayed(wait)()
 
 
+@pytest.mark.slow
 def test_a_front_that_is_killed_leaves_nothing_and_the_next_one_goes_on(tmp_path: Path) -> None:
     with running(tmp_path / "d") as served, served.connect() as service:
         # By default no port is open.

@@ -52,6 +52,7 @@ def test_collections_are_computed_as_by_any_scheduler(service: Service, get) -> 
         service.get(graph, "nothing")
 
 
+@pytest.mark.slow
 def test_frames(service: Service, tmp_path: Path) -> None:
     pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
     frame = dd.from_pandas(pd.DataFrame({"a": [1, 1, 2], "b": [1.0, 2.0, 3.0]}), npartitions=2)
@@ -63,6 +64,7 @@ def test_frames(service: Service, tmp_path: Path) -> None:
         assert dd.read_parquet(tmp_path / "p").b.sum().compute() == 6
 
 
+@pytest.mark.slow
 def test_datasets_are_written_and_read(service: Service, tmp_path: Path, zarr) -> None:
     xr = pytest.importorskip("xarray")
     values = np.random.default_rng(0).random((20, 30))
@@ -169,6 +171,7 @@ except Bad as error:
 """
 
 
+@pytest.mark.slow
 def test_scripts_have_classes_of_their_own(served, scripts) -> None:
     done = scripts.run(str(scripts.write("main.py", MAIN)), str(served.directory))
     assert (done.stdout, done.stderr) == ("True\n2\n", "")
@@ -186,6 +189,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_cancels(served, service, scripts) -> None:
     with scripts.start(str(scripts.write("waits.py", WAITS)), str(served.directory)) as client:
         assert client.stdout.readline() == "ready\n"
@@ -207,6 +211,7 @@ dask.delayed(time.sleep)(0.5).compute(scheduler=service.get, name="left behind")
 """
 
 
+@pytest.mark.slow
 def test_who_is_killed_loses_nothing_and_another_process_gets_the_same_bits(served, service, scripts) -> None:
     with scripts.start(str(scripts.write("leaves.py", LEAVES)), str(served.directory)) as client:
         noise = service.computation(client.stdout.readline().strip())

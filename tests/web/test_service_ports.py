@@ -111,6 +111,7 @@ def test_it_says_where_its_tokens_are_and_shows_one_in_a_terminal_alone(tmp_path
     assert CliRunner().invoke(cli.main, arguments[:2]).output.splitlines() == lines[:1]
 
 
+@pytest.mark.slow
 def test_a_proxy_may_have_any_name_and_ctrl_c_ends_it_all(tmp_path: Path, served, scripts) -> None:
     assert [at.ip for at in listening(served)] == ["127.0.0.1"]
     directory = tmp_path / "d"
@@ -187,6 +188,7 @@ print(sorted({"numpy", "pandas", "dask.array", "distributed"} & set(sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_the_front_loads_nothing_that_computes(scripts) -> None:
     done = scripts.run("-c", FRONT)
     assert (done.stdout, done.stderr) == ("[]\n", "")

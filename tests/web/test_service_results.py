@@ -68,6 +68,7 @@ def test_small_results_are_had_as_json(served, service) -> None:
     assert result(served, large.id, Accept="application/json")[0] == 406
 
 
+@pytest.mark.slow
 def test_frames_are_had_as_files_of_arrow(served, service) -> None:
     pa, pd = pytest.importorskip("pyarrow"), pytest.importorskip("pandas")
     dd = pytest.importorskip("dask.dataframe")
@@ -128,7 +129,7 @@ def test_a_line_that_breaks_in_a_download_is_connected_again(served, service, mo
 
 def test_who_downloads_what_is_deleted_gets_all_of_it_or_hears_so(served, service) -> None:
     values = np.arange(1 << 18)
-    for _ in range(10):
+    for _ in range(3):
         computation = service.submit(da.from_array(values, chunks=-1))
         assert computation.wait(100)
         path = f"computations/{computation.id}/result?format=npy"
