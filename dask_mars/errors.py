@@ -78,7 +78,7 @@ class Cancelled(MarsError):
     """The computation was cancelled by `Runtime.cancel` or `Computation.cancel`."""
 
     graph: int | str
-    """Its number in the engine, or its id if it has none yet."""
+    """Its graph id in the engine, or its id if it has none yet."""
     _template = "the computation {of}{graph} was cancelled"
 
     def _words(self) -> dict[str, str]:

@@ -20,17 +20,17 @@ def label_of(name: str) -> str:
     return str(key_split(name)).removesuffix("-hlgfinalizecompute")
 
 
-def worker_label(number: int, pid: int = 0, is_thread: bool = False) -> str:
-    """Return the label of a worker by its number, which is -1 for the user's own process.
+def worker_label(worker_id: int, pid: int = 0, is_thread: bool = False) -> str:
+    """Return the label of a worker by its id, which is -1 for the user's own process.
 
     >>> worker_label(-1), worker_label(3, is_thread=True), worker_label(3, 4711)
     ('your process', 'thread 3 of your process', 'worker 3 (process 4711)')
     """
-    if number < 0:
+    if worker_id < 0:
         return "your process"
     if is_thread:
-        return f"thread {number} of your process"
-    return f"worker {number} (process {pid})" if pid else f"worker {number}"
+        return f"thread {worker_id} of your process"
+    return f"worker {worker_id} (process {pid})" if pid else f"worker {worker_id}"
 
 
 class WorkerRows:
@@ -39,15 +39,15 @@ class WorkerRows:
     def __init__(self) -> None:
         #: Label of each row, by number.
         self.labels: dict[int, str] = {_OWN: worker_label(_OWN)}
-        self._numbers: dict[str, int] = {worker_label(_OWN): _OWN}
+        self._rows: dict[str, int] = {worker_label(_OWN): _OWN}
 
-    def number(self, label: str) -> int:
-        """Return the number of a worker's row."""
-        number = self._numbers.get(label)
-        if number is None:
-            number = self._numbers[label] = len(self._numbers) - 1
-            self.labels[number] = label
-        return number
+    def row_of(self, label: str) -> int:
+        """Return a worker's row."""
+        row = self._rows.get(label)
+        if row is None:
+            row = self._rows[label] = len(self._rows) - 1
+            self.labels[row] = label
+        return row
 
 
 def function_label(function: Any) -> str:

@@ -62,7 +62,7 @@ class RuntimeState(Tabular, dict[str, Any]):
         ]
         if graphs:
             shown.append(
-                Table(("computation", "finished", "in hand", "ready", "waiting"), graphs, "computations", 0)
+                Table(("computation", "finished", "dispatched", "ready", "waiting"), graphs, "computations", 0)
             )
         return shown
 
@@ -103,8 +103,8 @@ _SHOWN: dict[str, Callable[[Any], str]] = {
     "running": _key,
     "step": _text,
     "threads": _number,
-    "in_hand": _number,
+    "dispatched": _number,
     "memory_bytes": lambda value: "" if value is None else units.size(value),
 }
-_NUMBERS = frozenset({"threads", "in_hand", "memory_bytes"})
-_HEADINGS = {"in_hand": "in hand", "label": "worker", "memory_bytes": "memory"}
+_NUMBERS = frozenset({"threads", "dispatched", "memory_bytes"})
+_HEADINGS = {"dispatched": "dispatched", "label": "worker", "memory_bytes": "memory"}

@@ -19,15 +19,15 @@ from dask_mars.scheduler.events import (
     FinishGraph,
     ForgetGraph,
     GraphPlan,
-    GraphSubmitted,
+    Instruction,
     ResultsTaken,
     Run,
-    TimePassed,
     WorkerLost,
     WorkerStarted,
 )
-from dask_mars.scheduler.machine import Machine, Parameters
+from dask_mars.scheduler.machine import Parameters
 from dask_mars.scheduler.policies import POLICIES, PolicyFactory
+from dask_mars.scheduler.virtual import GRAPH, VirtualRun
 
 _NAME = "under test"
 _SEEDS = range(4)
@@ -49,90 +49,66 @@ def _random_plan(chance: random.Random, **options: Any) -> GraphPlan:
     )
 
 
-class _World:
-    """Workers that execute a machine's instructions, in random order."""
+class _World(VirtualRun):
+    """Workers whose chunks take random times."""
 
-    def __init__(self, workers: int, plan: GraphPlan, seed: int, limit: int | None = None) -> None:
-        self.chance = random.Random(seed)
-        self.plan = plan
+    def __init__(self, workers: int, plan: GraphPlan, seed: int) -> None:
         parameters = Parameters(
-            policy=_NAME,
-            num_workers=workers,
-            window_s=0.01,
-            allowed_worker_losses=1000,
-            store_limit=limit,
-            memory_limit=limit or 10**9,
+            policy=_NAME, num_workers=workers, window_s=0.01, allowed_worker_losses=1000, memory_limit=10**9
         )
-        self.machine = Machine(parameters)
-        self.now_s = 0.0
+        super().__init__(plan, parameters)
+        self.chance = random.Random(seed)
         #: Dispatched chunks in order, with their workers.
         self.order: list[tuple[int, int]] = []
         self.finished: set[int] = set()
         self.ended = False
         #: Whether any chunk has failed or any worker was lost.
         self.troubled = False
-        self._in_hand: list[tuple[int, int]] = []
-        for number in range(workers):
-            self.post(WorkerStarted(number))
-        self.post(GraphSubmitted(1, plan))
+        self.submit()
 
-    def post(self, event: Event) -> None:
-        self.now_s += 0.001
-        for instruction in self.machine.handle(event, self.now_s):
-            if isinstance(instruction, Run):
-                handed = [(instruction.worker, chunk) for chunk in instruction.chunks]
-                self.order += handed
-                self._in_hand += handed
-            elif isinstance(instruction, FinishGraph):
-                self.post(ResultsTaken(1))
-            elif isinstance(instruction, ForgetGraph):
-                self.ended = True
-        self.machine.validate()
+    def begin(self, worker: int, chunk: int, restores: list[int]) -> float:
+        return self.chance.uniform(0.001, 0.009)
 
-    def _running(self) -> tuple[int, int]:
-        """Return a random worker and its running chunk: the first that it has in hand."""
-        worker, _ = self.chance.choice(self._in_hand)
-        return worker, next(chunk for number, chunk in self._in_hand if number == worker)
-
-    def step(self) -> None:
-        """Finish the running chunk of a random worker."""
-        if not self._in_hand:
-            due_s = self.machine.next_due_s()
-            assert due_s is not None, "nothing runs, and the graph has not ended"
-            self.now_s = max(self.now_s, due_s)
-            self.post(TimePassed())
-            return
-        worker, chunk = self._running()
-        self._in_hand.remove((worker, chunk))
+    def end(self, worker: int, chunk: int, duration_s: float) -> Event:
         if not self.finished.issuperset(self.plan.inputs[chunk]):
             # An earlier chunk of the same queue has failed, or its worker was lost.
             assert self.troubled, "an input is missing"
-            self.post(ChunksReturned(worker, 1, [chunk]))
-            return
+            return ChunksReturned(worker, GRAPH, [chunk])
         self.finished.add(chunk)
         size = self.plan.declared_bytes[chunk] if self.plan.declared_bytes else None
         sizes = {chunk: size} if size else {}
-        self.post(ChunksFinished(worker, 1, [chunk], [0.005], sizes, sizes))
+        return ChunksFinished(worker, GRAPH, [chunk], [duration_s], sizes, sizes)
+
+    def post(self, event: Event) -> None:
+        super().post(event)
+        self.machine.validate()
+
+    def carry_out(self, instruction: Instruction) -> None:
+        super().carry_out(instruction)
+        if isinstance(instruction, Run):
+            self.order += [(instruction.worker, chunk) for chunk in instruction.chunks]
+        elif isinstance(instruction, FinishGraph):
+            self.post(ResultsTaken(GRAPH))
+        elif isinstance(instruction, ForgetGraph):
+            self.ended = True
 
     def fail(self) -> None:
         """Fail the running chunk of a random worker, for a retry."""
-        worker, chunk = self._running()
-        self._in_hand.remove((worker, chunk))
+        worker = self.chance.choice(self.busy)
         self.troubled = True
-        self.post(ChunkFailed(worker, 1, chunk))
+        self.post(ChunkFailed(worker, GRAPH, self.stop(worker)))
 
     def lose(self) -> None:
         """Lose a worker, and restart it."""
-        worker, running = self._running()
-        self._in_hand = [(number, chunk) for number, chunk in self._in_hand if number != worker]
+        worker = self.chance.choice(self.busy)
         self.troubled = True
-        self.post(WorkerLost(worker, (1, running)))
+        self.post(WorkerLost(worker, (GRAPH, self.stop(worker, drops_queue=True))))
         self.post(WorkerStarted(worker))
 
     def run(self) -> list[tuple[int, int]]:
         """Continue until the graph has ended."""
         while not self.ended:
-            self.step()
+            assert self.step(), "nothing runs, and the graph has not ended"
         return self.order
 
 
@@ -197,10 +173,10 @@ class PolicyTests:
         world = _World(3, plan, seed)
         troubles = random.Random(seed)
         while not world.ended:
-            if world._in_hand and troubles.random() < 0.2:
+            if world.is_running and troubles.random() < 0.2:
                 troubles.choice([world.fail, world.lose])()
             else:
-                world.step()
+                assert world.step(), "nothing runs, and the graph has not ended"
         assert world.finished == set(range(len(plan.inputs)))
 
 

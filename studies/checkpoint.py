@@ -65,7 +65,7 @@ class Deaths(NamedTuple):
 
     @property
     def repeated_beyond(self) -> int:
-        """How many of these were not in workers' hands when these died."""
+        """How many of these were not dispatched to workers when these died."""
         return max(self.repeated - self.deaths * WORKERS, 0)
 
 
@@ -254,7 +254,9 @@ def deaths(kinds: list[str], whom: list[str], seconds: float, deaths: int, when:
     """Kill computations at random moments, begin them again, and count what is computed twice, as Markdown."""
     console = plain_console()
     console.print(describe_machine(machine_facts()))
-    table = markdown_table("what", "killed", "deaths", "chunks", "again", "beyond what was in hand", "same bits")
+    table = markdown_table(
+        "what", "killed", "deaths", "chunks", "again", "beyond the dispatched ones", "same bits"
+    )
     for kind in kinds:
         for each in whom:
             found = killed(kind, each, seconds, deaths, seed, when=when)

@@ -48,8 +48,8 @@ class CheckedMachine:
     def __init__(self, workers: int = 1, **parameters: Any) -> None:
         self.machine = Machine(Parameters(**parameters))
         self.now_s = 100.0
-        for number in range(workers):
-            assert self.post(WorkerStarted(number)) == []
+        for worker in range(workers):
+            assert self.post(WorkerStarted(worker)) == []
 
     def post(self, event: Event, after_s: float = 0.0) -> list[Instruction]:
         """Let time pass, feed an event and return the instructions."""

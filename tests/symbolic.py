@@ -28,12 +28,12 @@ from studies.graphs import handed_over
 def values_of(graph: ChunkGraph) -> list[Any]:
     """Compute every chunk."""
     values: list[Any] = []
-    for chunk, number in enumerate(graph.operand_of):
+    for chunk, operand_id in enumerate(graph.operand_of):
         assert all(source < chunk for source in graph.inputs[chunk])
-        if number == DATA:
+        if operand_id == DATA:
             values.append(graph.values[chunk])
             continue
-        operand = graph.operands[number]
+        operand = graph.operands[operand_id]
         assert len(graph.inputs[chunk]) == operand.input_count
         assert len(graph.literals[chunk]) == operand.literal_count
         values.append(operand.run([values[source] for source in graph.inputs[chunk]], graph.literals[chunk]))
@@ -75,7 +75,9 @@ class Here:
 
     def operands(self) -> list[Operand]:
         """Return the operand of every chunk that is computed once all is composed."""
-        return [self.composed.operands[number] for number in self.composed.operand_of if number != DATA]
+        return [
+            self.composed.operands[operand_id] for operand_id in self.composed.operand_of if operand_id != DATA
+        ]
 
 
 def function_names(operand: Operand) -> list[str]:

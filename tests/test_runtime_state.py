@@ -37,7 +37,7 @@ STATE = RuntimeState(
             "pid": 100 + number,
             "running": ("x" * 200, number),
             "step": "compute",
-            "in_hand": 5000,
+            "dispatched": 5000,
         }
         for number in range(70)
     ],
@@ -98,7 +98,7 @@ def test_of_one_that_computes(runtime: Runtime, tmp_path: Path) -> None:
         assert eventually(lambda: "waits" in str(runtime.state()), 20)
         frame: Any = runtime.state().to_pandas()
         assert isinstance(frame, pandas.DataFrame)
-        assert list(frame.columns) == ["worker", "label", "pid", "running", "step", "in_hand"]
+        assert list(frame.columns) == ["worker", "label", "pid", "running", "step", "dispatched"]
         assert runtime.explain().lines == runtime.explain().to_dict()["lines"]
         told = computation.to_dict()
         assert (told["name"], told["state"], told["id"]) == ("waiting", "running", computation.id)

@@ -78,7 +78,7 @@ def _written_s(files: SpillFiles, data: bytes) -> float:
 
 
 def _encoded_s() -> float:
-    records = [Saved(("measured", number), "", 0.0, (0, 0.0)) for number in range(_RECORDS)]
+    records = [Saved(("measured", index), "", 0.0, (0, 0.0)) for index in range(_RECORDS)]
     started_s = time.perf_counter()
     encoded(records)
     return (time.perf_counter() - started_s) / _RECORDS

@@ -33,7 +33,7 @@ class Facts(NamedTuple):
 
 
 class _Kinds(NamedTuple):
-    """Numbers of operands by effect."""
+    """Ids of operands by effect."""
 
     tainting: frozenset[int]
     beginning: frozenset[int]
@@ -49,25 +49,25 @@ _ORDINARY = _Kinds(*[frozenset[int]()] * 5)
 def facts_of(graph: ChunkGraph, sources: Collection[Location] = (), trusts_targets: bool = False) -> Facts:
     """Return the facts about a graph."""
     kinds = _kinds(graph)
-    calls = {number: store_calls(graph.operands[number]) for number in kinds.storing}
+    calls = {operand_id: store_calls(graph.operands[operand_id]) for operand_id in kinds.storing}
     stores: dict[int, list[StoredRegion]] = {}
     taints: set[int] = set()
     unrepeatable: set[int] = set()
-    exempt = bytearray([number == DATA for number in graph.operand_of])
+    exempt = bytearray([operand_id == DATA for operand_id in graph.operand_of])
     forced = {chunk for chunk, is_saved in graph.saves.items() if is_saved}
     roots: dict[int, Path | None] = {}
     targets: dict[int, Location | None] = {}
     read = frozenset(sources)
     is_special = kinds != _ORDINARY or graph.in_client
-    for chunk, number in enumerate(graph.operand_of) if is_special else ():
-        if number in kinds.tainting or chunk in graph.in_client:
+    for chunk, operand_id in enumerate(graph.operand_of) if is_special else ():
+        if operand_id in kinds.tainting or chunk in graph.in_client:
             taints.add(chunk)
-        elif number in kinds.exempt:
+        elif operand_id in kinds.exempt:
             exempt[chunk] = 1
-        if number in kinds.appending:
+        if operand_id in kinds.appending:
             unrepeatable.add(chunk)
-        if number in kinds.storing and chunk not in taints:
-            found = list(regions(graph, chunk, calls[number]))
+        if operand_id in kinds.storing and chunk not in taints:
+            found = list(regions(graph, chunk, calls[operand_id]))
             known = [region for region in found if region is not None]
             for region in known:
                 if id(region.target) not in roots:
@@ -99,30 +99,30 @@ def facts_of(graph: ChunkGraph, sources: Collection[Location] = (), trusts_targe
 
 def _kinds(graph: ChunkGraph) -> _Kinds:
     tainting, beginning, exempt, appending, storing = set(), set(), set(), set(), set()
-    for number, operand in enumerate(graph.operands):
+    for operand_id, operand in enumerate(graph.operands):
         functions = [called_by(function) for function in unfolded(operand.functions)]
         if operand.functions[-1] is finalize:
-            exempt.add(number)
+            exempt.add(operand_id)
         elif appends(operand):
-            appending.add(number)
+            appending.add(operand_id)
             if operand.in_client:
                 # Only results of workers are saved.
-                tainting.add(number)
+                tainting.add(operand_id)
         elif makes_files(functions) or any(full_name(function) in WRITERS for function in functions):
-            tainting.add(number)
-            beginning.add(number)
+            tainting.add(operand_id)
+            beginning.add(operand_id)
         elif operand.in_client:
-            tainting.add(number)
+            tainting.add(operand_id)
         elif any(function is map_bag or function is map_frame for function in functions):
             # Map outputs have a format of their own, of which readers take parts.
-            exempt.add(number)
+            exempt.add(operand_id)
         elif store_calls(operand):
-            storing.add(number)
+            storing.add(operand_id)
     return _Kinds(*map(frozenset, (tainting, beginning, exempt, appending, storing)))
 
 
 def _spread(graph: ChunkGraph, taints: set[int]) -> None:
-    """Add the dependents of chunks, which have larger numbers."""
+    """Add the dependents of chunks, which have larger ids."""
     first = min(taints, default=len(graph))
     for chunk in range(first, len(graph)):
         if chunk not in taints and not taints.isdisjoint(graph.inputs[chunk]):

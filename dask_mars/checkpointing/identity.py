@@ -81,10 +81,10 @@ def form_of(graph: ChunkGraph, chunk: int) -> str:
     Optimization may give a key to other values, such as the tuple of several reductions, and graphs must not mix
     them up.
     """
-    number = graph.operand_of[chunk]
-    if number == DATA:
+    operand_id = graph.operand_of[chunk]
+    if operand_id == DATA:
         return "data"
-    operand = graph.operands[number]
+    operand = graph.operands[operand_id]
     if chunk in graph.joined_bytes:
         return f"joined {_signature(operand)}"
     return _path(operand.functions[operand.steps[-1].function])

@@ -17,8 +17,8 @@ def restored(
     kept = needed(graph, values.keys() | files.keys())
     new = [-1] * len(graph)
     chunks = [chunk for chunk in range(len(graph)) if kept[chunk]]
-    for number, chunk in enumerate(chunks):
-        new[chunk] = number
+    for new_id, chunk in enumerate(chunks):
+        new[chunk] = new_id
     used = {graph.operand_of[chunk] for chunk in chunks if chunk not in values and chunk not in files} - {DATA}
     places = {operand: place for place, operand in enumerate(sorted(used))}
     places[DATA] = DATA
@@ -64,7 +64,7 @@ def needed(graph: ChunkGraph, saved: Mapping[int, Any] | set[int]) -> bytearray:
 
 
 def _forget_those_left_out(graph: ChunkGraph) -> None:
-    """Remove facts about left-out chunks, all of which are under the number -1."""
+    """Remove facts about left-out chunks, all of which are under the id -1."""
     for facts in (
         graph.values,
         graph.retries,

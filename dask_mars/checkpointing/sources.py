@@ -31,7 +31,7 @@ def sources_of(graph: ChunkGraph) -> set[Location]:
     """Return the files and Zarr directories that a graph reads, as far as they can be found."""
     search = _Search()
     targets = [target_slots(operand) for operand in graph.operands]
-    readers = {number for number, operand in enumerate(graph.operands) if reads_files(operand)}
+    readers = {operand_id for operand_id, operand in enumerate(graph.operands) if reads_files(operand)}
     for operand, slots in zip(graph.operands, targets, strict=True):
         # The object that a store step has for all of its chunks is its target.
         for held in () if store_calls(operand) and not any(slots) else unfolded(operand.functions):
@@ -41,13 +41,13 @@ def sources_of(graph: ChunkGraph) -> set[Location]:
     given = _given_readers(graph) if not kinds.isdisjoint(_FUNCTIONS) else set()
     # Most graphs have no objects that name files.
     is_looked_at = graph.values or readers or not kinds <= search.plain
-    for chunk, number in enumerate(graph.operand_of) if is_looked_at else ():
-        if number == DATA:
+    for chunk, operand_id in enumerate(graph.operand_of) if is_looked_at else ():
+        if operand_id == DATA:
             continue
-        of_inputs, of_literals = targets[number]
+        of_inputs, of_literals = targets[operand_id]
         read.update([source for at, source in enumerate(graph.inputs[chunk]) if at not in of_inputs])
         literals = graph.literals[chunk]
-        if number in readers or (
+        if operand_id in readers or (
             given and any(type(literal) in _FUNCTIONS and literal in given for literal in literals)
         ):
             search.found.update(_named_in(literals))

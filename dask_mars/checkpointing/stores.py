@@ -22,11 +22,11 @@ _UNKNOWN: Any = object()
 
 
 class _Input(NamedTuple):
-    number: int
+    place: int
 
 
 class _Literal(NamedTuple):
-    number: int
+    place: int
 
 
 class _Found(NamedTuple):
@@ -60,10 +60,10 @@ def store_calls(operand: Operand) -> list[_StoreCall]:
 
 
 def target_slots(operand: Operand) -> tuple[frozenset[int], frozenset[int]]:
-    """Return the numbers of the operand's inputs, and of its literals, that are targets of stores."""
+    """Return the places of the operand's inputs, and of its literals, that are targets of stores."""
     targets = [call.target for call in store_calls(operand)]
-    inputs = frozenset([part.number for part in targets if isinstance(part, _Input)])
-    return inputs, frozenset([part.number for part in targets if isinstance(part, _Literal)])
+    inputs = frozenset([part.place for part in targets if isinstance(part, _Input)])
+    return inputs, frozenset([part.place for part in targets if isinstance(part, _Literal)])
 
 
 def _part(operand: Operand, slot: int) -> Any:
@@ -79,9 +79,9 @@ def _part(operand: Operand, slot: int) -> Any:
 def _outside(operand: Operand, slots: Sequence[int], inner: Subprogram, part: Any) -> Any:
     """Translate a part of an inner program's call to the calling program."""
     if isinstance(part, _Input):
-        return _part(operand, slots[part.number])
+        return _part(operand, slots[part.place])
     if isinstance(part, _Literal):
-        return _Found(inner.literals[part.number])
+        return _Found(inner.literals[part.place])
     return part
 
 
@@ -135,9 +135,9 @@ def regions(graph: ChunkGraph, chunk: int, calls: Sequence[_StoreCall]) -> Itera
 
 def _found(graph: ChunkGraph, chunk: int, part: Any) -> Any:
     if isinstance(part, _Input):
-        return graph.values.get(graph.inputs[chunk][part.number], _UNKNOWN)
+        return graph.values.get(graph.inputs[chunk][part.place], _UNKNOWN)
     if isinstance(part, _Literal):
-        return graph.literals[chunk][part.number]
+        return graph.literals[chunk][part.place]
     return part.value
 
 

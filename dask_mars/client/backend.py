@@ -217,8 +217,8 @@ class EngineBackend(GraphBackend):
         engine, workers = self._engine_for(options.num_workers), options.num_workers
 
         def started(run: GraphRun) -> None:
-            stop = partial(engine.cancel_graph, run.number, _PATIENCE_S)
-            record.run(EngineSource(engine, run), stop, run.number)
+            stop = partial(engine.cancel_graph, run.id, _PATIENCE_S)
+            record.run(EngineSource(engine, run), stop, run.id)
 
         saver = None if work.session is None else work.session.saver
         computation = GraphComputation(

@@ -58,7 +58,7 @@ def run_graph(
     """Compute a chunk graph, and leave the outputs in the store."""
     # Return each output's reference in the store, or its value if it is small.
     computation = GraphComputation(engine, graph, observer, retries=retries, defers=True, saver=saver)
-    begun = None if started is None else lambda run: started(run.number)
+    begun = None if started is None else lambda run: started(run.id)
     return computation.results(persist=True, started=begun)
 
 
@@ -110,7 +110,7 @@ class GraphComputation:
             size_bytes = bytes_to_store(value)
             if size_bytes > inline_bytes:
                 copied_bytes[chunk] = size_bytes
-        unrepeatable = frozenset(number for number, operand in enumerate(operands) if appends(operand))
+        unrepeatable = frozenset(operand_id for operand_id, operand in enumerate(operands) if appends(operand))
         return GraphPlan(
             inputs=graph.inputs,
             outputs=graph.outputs,
@@ -318,7 +318,7 @@ class GraphComputation:
         """Return a copy of an input of a failed chunk, which may be spilled at any moment."""
         if chunk in run.values:
             return value_of(run.values[chunk])
-        ref = self._engine.acquire(run.number, chunk)
+        ref = self._engine.acquire(run.id, chunk)
         try:
             return self._engine.store.load_copy(ref)
         finally:

@@ -28,7 +28,7 @@ class Observed:
         Returns
         -------
         list of dict
-            For each its ``id``, ``name``, ``state``, the engine's number as ``graph``; the times ``created``,
+            For each its ``id``, ``name``, ``state``, the engine's id of it as ``graph``; the times ``created``,
             ``started`` and ``ended``, in seconds since 1970; its ``chunks`` by state, as in
             `Computation.progress`; and its ``error`` as ``type`` and ``message``. Computations by `get` are
             included.
@@ -44,14 +44,14 @@ class Observed:
         KeyboardInterrupt; if it still runs after ``dask-mars.cancel-grace``, its worker is ended and replaced. A
         task in the user's process runs to its end first. Other computations are not disturbed.
 
-        A computation that is being prepared has no number yet; cancelled by its id, it ends at the next step of
+        A computation that is being prepared has no graph id yet; cancelled by its id, it ends at the next step of
         the preparation.
 
         Parameters
         ----------
         computation : int, str or Computation
-            Its number, as in `state`, its id, as in `computations` and `Computation`, or its handle. Computations
-            on a cluster have no numbers.
+            Its graph id, as in `state`, its id, as in `computations` and `Computation`, or its handle. A cluster
+            has no graph ids.
 
         Returns
         -------
@@ -71,11 +71,11 @@ class Observed:
             except KeyError:
                 return False
         try:
-            number = operator.index(id)
+            graph_id = operator.index(id)
         except TypeError:
             raise TypeError(f"expected an id, a number or a Computation, not {id!r}") from None
-        return self._cancel_graph(number)
+        return self._cancel_graph(graph_id)
 
-    def _cancel_graph(self, number: int) -> bool:
-        """Cancel the computation with a number; return False if there is none."""
-        raise TypeError(f"expected an id or a Computation, not {number!r}: on a cluster there are no numbers")
+    def _cancel_graph(self, graph_id: int) -> bool:
+        """Cancel the computation with a graph id; return False if there is none."""
+        raise TypeError(f"expected an id or a Computation, not {graph_id!r}: on a cluster there are no numbers")

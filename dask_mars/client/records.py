@@ -81,7 +81,7 @@ class Record:
         self.created_s = time.time()
         self.started_s: float | None = None
         self.ended_s: float | None = None
-        #: The engine's number for the graph, if an engine computes it.
+        #: The engine's id of the graph, if an engine computes it.
         self.graph: int | None = None
         #: The error, if it has failed.
         self.failure: FailureText | None = None
@@ -318,7 +318,7 @@ class Records:
         return list(self._live.copy().values())
 
     def find(self, id: str | int) -> Record:
-        """Return the record with an id, or with the number that an engine gave it."""
+        """Return the record with an id, or with the graph id that an engine gave it."""
         for record in self:
             if (record.id if isinstance(id, str) else record.graph) == id:
                 return record

@@ -265,14 +265,14 @@ class Runtime(Observed):
         -------
         RuntimeState
             A dict, whose entries are attributes as well; printed, and in notebooks, it is a table. ``graphs``: for
-            each its number, and its chunks by state. ``persisted``: number of persisted chunks. ``reservations``:
-            for each its purpose, its bytes, and whether it was granted. ``workers``: for each its number, its
+            each its id, and its chunks by state. ``persisted``: number of persisted chunks. ``reservations``:
+            for each its purpose, its bytes, and whether it was granted. ``workers``: for each its id, its
             ``label`` (a thread of your process, or a worker with its process), its process id, the Dask key of the
             running chunk, its step (``"prepare"``, ``"load"``, ``"compute"`` or ``"seal"``), and the number of
-            chunks in hand. ``store``: bytes stored, limit, reserved for chunks in hand, and written to disk since
-            the start. ``missing_extensions``: the C extensions that are not installed. ``object_quotas``: whether
-            Python objects, and not only arrays, ask before they take memory in worker processes. Empty if the
-            runtime is not running.
+            chunks ``dispatched`` to it. ``store``: bytes stored, limit, reserved for dispatched chunks, and
+            written to disk since the start. ``missing_extensions``: the C extensions that are not installed.
+            ``object_quotas``: whether Python objects, and not only arrays, ask before they take memory in worker
+            processes. Empty if the runtime is not running.
         """
         # Most programs never call this.
         from dask_mars.runtime_state import RuntimeState
@@ -288,9 +288,9 @@ class Runtime(Observed):
         MemoryAccount
             In bytes. For all processes together ``limit_bytes``, ``in_use_bytes``, and ``peak_bytes``, the highest
             measurement since the start. In use are: ``shared_bytes``, including ``store_bytes`` for results;
-            ``private``, of each process; ``library_bytes``. Besides, ``promised_bytes``: reservations for chunks
-            in hand, used or not; ``on_disk_bytes``; and ``spilled_bytes``, written to disk since the start.
-            Without workers only the limit is set, and all else is 0.
+            ``private``, of each process; ``library_bytes``. Besides, ``promised_bytes``: reservations for
+            dispatched chunks, used or not; ``on_disk_bytes``; and ``spilled_bytes``, written to disk since the
+            start. Without workers only the limit is set, and all else is 0.
 
         Raises
         ------
@@ -309,7 +309,7 @@ class Runtime(Observed):
         Returns
         -------
         Profile
-            A dict of dicts that shows itself as tables, and has `to_dict` and `to_pandas`. It maps the number of
+            A dict of dicts that shows itself as tables, and has `to_dict` and `to_pandas`. It maps the graph id of
             the computation and the name of the layer to ``count``, the number of computed chunks, ``total_s`` and
             ``mean_s``, their time with sealing, and ``stored_bytes``, the size of their values in the store,
             without small ones, which are not stored. A chain of layers that runs as one counts for the last layer.
@@ -408,9 +408,9 @@ class Runtime(Observed):
     def _state_in_words(self) -> str:
         return "closed" if self._closed else "running" if self.running_engine() else "not started"
 
-    def _cancel_graph(self, number: int) -> bool:
+    def _cancel_graph(self, graph_id: int) -> bool:
         engine = self.running_engine()
-        return engine is not None and engine.cancel_graph(number)
+        return engine is not None and engine.cancel_graph(graph_id)
 
     def _repr_html_(self) -> str:
         from dask_mars import units

@@ -31,8 +31,8 @@ class EngineSource:
         self._engine = engine
         self.run = run
         self._total = len(run.graph) - len(run.graph.values)
-        #: Chunks in hand at the last request, and the time of the request.
-        self._in_hand: tuple[list[int], float] = [], -math.inf
+        #: Chunks dispatched at the last request, and the time of the request.
+        self._dispatched: tuple[list[int], float] = [], -math.inf
 
     @property
     def index(self) -> LayerIndex:
@@ -53,7 +53,7 @@ class EngineSource:
         return self.index.count(measurements.durations_s, measurements.stored_bytes, running, failed)
 
     def _known(self) -> tuple[int, Collection[int], Collection[int]]:
-        """Return the number of computed chunks, the chunks in hand, and the failed chunks."""
+        """Return the number of computed chunks, the dispatched chunks, and the failed chunks."""
         run = self.run
         durations_s = run.measurements.durations_s
         running = self._running()
@@ -61,17 +61,17 @@ class EngineSource:
         return (_finished(durations_s), running, [chunk for chunk in failed if durations_s[chunk] < 0])
 
     def _running(self) -> list[int]:
-        running, asked_s = self._in_hand
+        running, asked_s = self._dispatched
         if time.monotonic() - asked_s > _GOOD_S:
             try:
-                running = self._engine.inspection.dispatched_of(self.run.number, _PATIENCE_S)
+                running = self._engine.inspection.dispatched_of(self.run.id, _PATIENCE_S)
             except TimeoutError:
                 # An old answer is better than none.
                 pass
             except MarsError:
                 # The engine is just ending.
                 running = []
-            self._in_hand = running, time.monotonic()
+            self._dispatched = running, time.monotonic()
         return running
 
     def explain(self, key: object = None, patience_s: float | None = None) -> str:
@@ -103,7 +103,7 @@ class Last(NamedTuple):
     #: Number of chunks to compute.
     total: int
     #: The layers of chunks.
-    numbering: LayerIndex
+    layer_index: LayerIndex
     #: Columns of `ChunkMeasurements`.
     durations_s: array[float]
     stored_bytes: array[int]
@@ -131,7 +131,7 @@ class FinalSource:
         """Count the chunks by layer, and drop the measurements."""
         last = self._last
         if last is not None:
-            last.numbering.look_roughly()
+            last.layer_index.look_roughly()
         self.counts()
         self.layers()
         self._last = None
@@ -148,9 +148,9 @@ class FinalSource:
         """Count the chunks of each layer."""
         last = self._last
         if self._layers is None and last is not None:
-            last.numbering.look()
-            self._edges = edges_of(last.numbering, last.inputs)
-            self._layers = last.numbering.count(last.durations_s, last.stored_bytes, (), last.failed)
+            last.layer_index.look()
+            self._edges = edges_of(last.layer_index, last.inputs)
+            self._layers = last.layer_index.count(last.durations_s, last.stored_bytes, (), last.failed)
         assert self._layers is not None
         return self._layers
 
@@ -166,10 +166,10 @@ class FinalSource:
         last = self._last
         if last is None:
             return BlockStates([], "", truncated=True)
-        return blocks_of(last.numbering, layer, last.durations_s, (), last.failed)
+        return blocks_of(last.layer_index, layer, last.durations_s, (), last.failed)
 
     def explain(self, key: object = None, patience_s: float | None = None) -> str:
-        """Return that the computation is ending; no chunk of it is in hand."""
+        """Return that the computation is ending; no chunk of it is dispatched."""
         if key is not None:
             raise KeyError(key)
         return "the computation is just ending"

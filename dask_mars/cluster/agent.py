@@ -254,14 +254,14 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
             raise
 
     def _compute(self, key: Any, spec: SubtaskSpec, arguments: Sequence[Any]) -> Any:
-        def started(number: int) -> None:
+        def started(graph_id: int) -> None:
             with self._subtasks_lock:
-                self._subtasks[key] = number
+                self._subtasks[key] = graph_id
                 late = key in self._cancelled
             if late:
-                self.engine.cancel_graph(number)
+                self.engine.cancel_graph(graph_id)
             if observer is not None and observer.wants_seconds:
-                observer.durations_s = lambda: _durations_of(self.engine, number)
+                observer.durations_s = lambda: _durations_of(self.engine, graph_id)
 
         observer: SubtaskObserver | None = None
         self._subtasks[key] = None
@@ -313,18 +313,18 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         with self._subtasks_lock:
             if key not in self._subtasks:
                 return
-            number = self._subtasks[key]
+            graph_id = self._subtasks[key]
             self._cancelled.add(key)
         engine = self._engine
-        if number is not None and engine is not None:
+        if graph_id is not None and engine is not None:
             # The engine may end at any moment, and its subtasks with it.
             with contextlib.suppress(Exception):
-                engine.cancel_graph(number)
+                engine.cancel_graph(graph_id)
 
 
-def _durations_of(engine: Engine, number: int) -> Sequence[float]:
+def _durations_of(engine: Engine, graph_id: int) -> Sequence[float]:
     """Return how long each chunk of a running graph took."""
-    run = engine.view.runs.get(number)
+    run = engine.view.runs.get(graph_id)
     return () if run is None else run.measurements.durations_s
 
 

@@ -48,20 +48,20 @@ class TaskAnnotations:
         self._subtasks = subtasks
         self._shuffled = computation.shuffles.members()
         self._positions = positions(subtasks, str(config.get("policy")))
-        #: Numbers of subtasks after shuffles or threads, whose inputs only Dask can locate.
+        #: Indices of subtasks after shuffles or threads, whose inputs only Dask can locate.
         self._unplaced = self._find_unplaced()
 
-    def of_task(self, task: Task, number: int, computes: bool) -> dict[str, Any]:
+    def of_task(self, task: Task, index: int, computes: bool) -> dict[str, Any]:
         """Return the annotations of a task for Dask."""
-        first, graph = self._subtasks[number].chunks[0], self._graph
+        first, graph = self._subtasks[index].chunks[0], self._graph
         restriction = graph.restrictions.get(first, _ANYWHERE)
-        highest, position = self._priority(number), self._positions[number]
+        highest, position = self._priority(index), self._positions[index]
         # A task that takes a result apart runs where the result is, even if the subtask was stolen.
-        where = _LEFT_TO_DASK if task.func is operator.getitem else self._where(number, restriction)
+        where = _LEFT_TO_DASK if task.func is operator.getitem else self._where(index, restriction)
         plan = SubtaskAnnotation(
             computation=self._name,
-            subtask=number,
-            chunks=len(self._subtasks[number].chunks) if computes else 0,
+            subtask=index,
+            chunks=len(self._subtasks[index].chunks) if computes else 0,
             priority=(-highest, position),
             bound=where.bound,
         )
@@ -70,17 +70,17 @@ class TaskAnnotations:
             "allow_other_workers": where.others,
             "resources": self._resources(restriction) if computes else {},
             "priority": highest * len(graph) - position,
-            "retries": self._retries_of(number),
-            MARK: plan._asdict() | {"in_thread": self.in_thread(number)},
+            "retries": self._retries_of(index),
+            MARK: plan._asdict() | {"in_thread": self.in_thread(index)},
         }
 
-    def in_thread(self, number: int) -> bool:
+    def in_thread(self, index: int) -> bool:
         """Return whether a thread of Dask's must compute a subtask."""
-        return self._subtasks[number].chunks[0] in self._requirements.threads
+        return self._subtasks[index].chunks[0] in self._requirements.threads
 
-    def needs_files(self, number: int) -> bool:
+    def needs_files(self, index: int) -> bool:
         """Return whether a subtask needs files that are on its host."""
-        return self._subtasks[number].chunks[0] in self._requirements.files
+        return self._subtasks[index].chunks[0] in self._requirements.files
 
     def _resources(self, restriction: Restriction) -> dict[str, float]:
         """Return the resources of a subtask; none if no host has them and the user allows others."""
@@ -88,38 +88,38 @@ class TaskAnnotations:
             return {}
         return dict(restriction.resources)
 
-    def _priority(self, number: int) -> float:
+    def _priority(self, index: int) -> float:
         of_user = self._graph.priorities
-        return max([of_user.get(chunk, 0.0) for chunk in self._subtasks[number].chunks]) if of_user else 0.0
+        return max([of_user.get(chunk, 0.0) for chunk in self._subtasks[index].chunks]) if of_user else 0.0
 
-    def _where(self, number: int, restriction: Restriction) -> _Placement:
+    def _where(self, index: int, restriction: Restriction) -> _Placement:
         """Return the hosts of a subtask."""
-        host = self._subtasks[number].host
-        if self.needs_files(number):
+        host = self._subtasks[index].host
+        if self.needs_files(index):
             return _Placement((host,), others=False)
-        if self._subtasks[number].chunks[0] in self._shuffled:
+        if self._subtasks[index].chunks[0] in self._shuffled:
             # Dask would distribute shuffled data among the workers named here, even lost ones.
             return _LEFT_TO_DASK
         if not restriction.loose:
             return _Placement(allowed_by(restriction, self._hosts), others=False)
-        if number in self._unplaced:
+        if index in self._unplaced:
             return _Placement(range(len(self._hosts)))
         return _Placement((host,), bound=False)
 
     def _find_unplaced(self) -> set[int]:
         made: set[int] = set()
         unplaced = set()
-        for number, subtask in enumerate(self._subtasks):
-            if self.in_thread(number) or not made.isdisjoint(subtask.inputs):
+        for index, subtask in enumerate(self._subtasks):
+            if self.in_thread(index) or not made.isdisjoint(subtask.inputs):
                 made.update(subtask.outputs)
-                if not self.needs_files(number):
-                    unplaced.add(number)
+                if not self.needs_files(index):
+                    unplaced.add(index)
         return unplaced
 
-    def _retries_of(self, number: int) -> int:
+    def _retries_of(self, index: int) -> int:
         """Return Dask's retries of a subtask; engines retry chunks themselves."""
-        chunk = self._subtasks[number].chunks[0]
-        if not self.in_thread(number) or chunk in self._requirements.once:
+        chunk = self._subtasks[index].chunks[0]
+        if not self.in_thread(index) or chunk in self._requirements.once:
             return 0
         return self._graph.retries.get(chunk, self._retries)
 
@@ -132,12 +132,12 @@ def positions(subtasks: Sequence[Subtask], policy: str) -> Sequence[int]:
     if policy == "memory":
         return [subtask.chunks[0] for subtask in subtasks]
     load_policy(policy)
-    maker = {chunk: number for number, subtask in enumerate(subtasks) for chunk in subtask.outputs}
+    maker = {chunk: index for index, subtask in enumerate(subtasks) for chunk in subtask.outputs}
     inputs = [tuple(sorted({maker[chunk] for chunk in subtask.inputs if chunk in maker})) for subtask in subtasks]
-    numbers = range(len(subtasks))
-    graph = Graph(0, GraphPlan(inputs, numbers, [0] * len(subtasks)), POLICIES[policy])
+    indices = range(len(subtasks))
+    graph = Graph(0, GraphPlan(inputs, indices, [0] * len(subtasks)), POLICIES[policy])
     found = [0] * len(subtasks)
-    for position, number in enumerate(sorted(numbers, key=graph.queues.key_of)):
-        found[number] = position
+    for position, index in enumerate(sorted(indices, key=graph.queues.key_of)):
+        found[index] = position
     graph.forget_policy()
     return found

@@ -292,12 +292,12 @@ def _bound_to(
     if host or port:
         raise click.UsageError("--listen-address has the host and the port already")
     try:
-        found, number = get_address_host_port(listen_address, strict=True)
+        found, found_port = get_address_host_port(listen_address, strict=True)
         if contact_address is not None:
             get_address_host_port(contact_address, strict=True)
     except ValueError as error:
         raise click.UsageError(f"--listen-address, --contact-address: {error}") from None
-    return f"[{found}]" if ":" in found else found, str(number)
+    return f"[{found}]" if ":" in found else found, str(found_port)
 
 
 def _scratch_directory(chosen: str | None) -> str:

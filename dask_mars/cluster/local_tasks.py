@@ -48,7 +48,7 @@ class LocalTasks:
         self._gathered: dict[DaskKey, Any] = {}
         #: Results of steps that agents have deferred to this process.
         self._deferred: dict[str, Any] = {}
-        #: Running tasks of this process: chunks by number, and deferred steps by token.
+        #: Running tasks of this process: chunks by id, and deferred steps by token.
         self._together = Together(computation.threads)
         #: Subtask of each of those chunks, and number of unfinished chunks of each subtask.
         self._subtask_of: dict[Key, Subtask] = {}

@@ -17,7 +17,7 @@ from dask_mars.graph.chunks import ChunkGraph, Operand, Step
 from dask_mars.worker.shuffle import map_bag, map_frame, reduce_bag, reduce_frame, select
 
 _MAPS = frozenset({map_bag, map_frame})
-#: Functions of reducers, with the position of the reducer's number in their arguments.
+#: Functions of reducers, with the position of the reducer in their arguments.
 _REDUCES: dict[Callable[..., Any], int] = {reduce_bag: 1, reduce_frame: 0}
 
 
@@ -60,42 +60,40 @@ def with_selections(
         return graph, Selections(), range(len(graph))
     host_of = _hosts_of_reducers(reads, slots)
     parts: dict[int, dict[int, set[int]]] = {}
-    for chunk, numbers in reads.items():
-        for source, number in numbers.items():
-            parts.setdefault(source, {}).setdefault(host_of[chunk], set()).add(number)
+    for chunk, reducer_of in reads.items():
+        for source, reducer in reducer_of.items():
+            parts.setdefault(source, {}).setdefault(host_of[chunk], set()).add(reducer)
     found, new, chunks = _rebuilt(graph, parts)
     placed = {new[chunk]: host for chunk, host in host_of.items()}
     return found, Selections(placed, {chunk: found.inputs[chunk] for chunk in placed}, chunks), new
 
 
 def _reads_of_reducers(graph: ChunkGraph, fixed: Collection[int]) -> dict[int, dict[int, int]]:
-    """Return the map outputs that each reducer reads a part of, with the part's number."""
+    """Return the map outputs that each reducer reads a part of, with the part's reducer."""
     maps = {
-        number
-        for number, operand in enumerate(graph.operands)
+        operand_id
+        for operand_id, operand in enumerate(graph.operands)
         if any(operand.functions[operand.steps[-1].function] is function for function in _MAPS)
     }
-    reduces = {
-        number: steps for number, operand in enumerate(graph.operands) if (steps := _reducing_steps(operand))
-    }
+    reduces = {id: steps for id, operand in enumerate(graph.operands) if (steps := _reducing_steps(operand))}
     reads: dict[int, dict[int, int]] = {}
     for chunk, operand in enumerate(graph.operand_of) if maps and reduces else ():
         if operand not in reduces or chunk in fixed:
             continue
-        numbers: dict[int, int] = {}
+        reducer_of: dict[int, int] = {}
         for place, slots in reduces[operand]:
-            number = graph.literals[chunk][place]
+            reducer = graph.literals[chunk][place]
             for slot in slots:
                 source = graph.inputs[chunk][slot]
                 if graph.operand_of[source] in maps:
                     # A map output that is read for two parts is read as a whole.
-                    numbers[source] = number if numbers.get(source, number) == number else -1
-        reads[chunk] = {source: number for source, number in numbers.items() if number >= 0}
-    return {chunk: numbers for chunk, numbers in reads.items() if numbers}
+                    reducer_of[source] = reducer if reducer_of.get(source, reducer) == reducer else -1
+        reads[chunk] = {source: reducer for source, reducer in reducer_of.items() if reducer >= 0}
+    return {chunk: reducer_of for chunk, reducer_of in reads.items() if reducer_of}
 
 
 def _reducing_steps(operand: Operand) -> list[tuple[int, list[int]]]:
-    """Return, for each reducing step, the literal with its number and the inputs that it reads."""
+    """Return, for each reducing step, the literal with its reducer and the inputs that it reads."""
     found = []
     count = operand.input_count
     for step in operand.steps:
@@ -110,10 +108,10 @@ def _reducing_steps(operand: Operand) -> list[tuple[int, list[int]]]:
 def _hosts_of_reducers(reads: Mapping[int, Mapping[int, int]], slots: Sequence[int]) -> dict[int, int]:
     """Divide the reducers of each shuffle among hosts: neighbours together, in proportion to slots."""
     shuffles: dict[int, list[tuple[int, int]]] = {}
-    for chunk, numbers in reads.items():
+    for chunk, reducer_of in reads.items():
         # The first map output identifies the shuffle.
-        first = min(numbers)
-        shuffles.setdefault(first, []).append((numbers[first], chunk))
+        first = min(reducer_of)
+        shuffles.setdefault(first, []).append((reducer_of[first], chunk))
     ends = list(accumulate(slots))
     host_of = {}
     for reducers in shuffles.values():
@@ -146,8 +144,8 @@ def _rebuilt(
         inputs = tuple([new[source] for source in graph.inputs[chunk]])
         here = add(key, graph.operand_of[chunk], graph.literals[chunk], inputs)
         new.append(here)
-        for host, numbers in sorted(parts.get(chunk, {}).items()):
-            literals = (tuple(sorted(numbers)),)
+        for host, reducers in sorted(parts.get(chunk, {}).items()):
+            literals = (tuple(sorted(reducers)),)
             chunks[here, host] = add(("mars-selection", key, host), selecting, literals, (here,))
     found.ids = {key: new[chunk] for key, chunk in graph.ids.items()}
     found.take_over(graph, new)

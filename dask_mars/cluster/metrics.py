@@ -36,8 +36,8 @@ def measure(engine: Engine, subtasks: Mapping[Any, int | None], managed_bytes: i
         STORE_LIMIT: store["limit_bytes"],
         MEMORY_LIMIT: engine.settings.memory_limit,
         SUBTASKS: [
-            (key, computed.get(number, 0), running[number])
-            for key, number in list(subtasks.items())
-            if number is not None
+            (key, computed.get(graph_id, 0), running[graph_id])
+            for key, graph_id in list(subtasks.items())
+            if graph_id is not None
         ],
     }

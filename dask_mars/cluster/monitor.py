@@ -55,14 +55,14 @@ class SchedulerMonitor:
             "can": ["cancel"],
             "workers": [
                 {
-                    "worker": number,
+                    "worker": worker_id,
                     "label": str(self._scheduler.workers[address].name),
                     "pid": self._scheduler.workers[address].pid,
                     "running": address if host["running"] else None,
                     "step": None,
-                    "in_hand": host["running"],
+                    "dispatched": host["running"],
                 }
-                for number, (address, host) in enumerate(hosts.items())
+                for worker_id, (address, host) in enumerate(hosts.items())
             ],
             "memory": {
                 "limit_bytes": sum(limits),
@@ -126,8 +126,8 @@ class SchedulerMonitor:
         """Return when each agent computed which subtask."""
         _, tracked = self._tracked(id)
         rows = list(tracked.rows)
-        agents = {address: number for number, address in enumerate(sorted({row[0] for row in rows}))}
-        layers = {label: number for number, label in enumerate(tracked.layers)}
+        agents = {address: worker_id for worker_id, address in enumerate(sorted({row[0] for row in rows}))}
+        layers = {label: layer_id for layer_id, label in enumerate(tracked.layers)}
         return {
             "start": tracked.created,
             "workers": list(agents.values()),

@@ -84,11 +84,11 @@ def find_replicas(
 ) -> dict[int, dict[int, int]]:
     """Return the hosts that hold futures.
 
-    The result has, for each chunk on a host, its bytes by host number.
+    The result has, for each chunk on a host, its bytes by host id.
     """
     if not futures:
         return {}
-    places = {host.address: number for number, host in enumerate(hosts)}
+    places = {host.address: index for index, host in enumerate(hosts)}
     workers = client.who_has(list(futures.values()))
     # The scheduler may not know futures that are still to be computed, and fails for unknown keys.
     sizes = client.nbytes([key for key, there in workers.items() if there], summary=False)
@@ -131,9 +131,9 @@ def cut_for(
         in_client=frozenset(in_client),
         declared_bytes=DeclaredSizes(graph),
     )
-    slots = {number: host.slots for number, host in enumerate(hosts)}
+    slots = {index: host.slots for index, host in enumerate(hosts)}
     by_address = names_in_hashes({host.address: host.name for host in hosts})
-    known = Hosts(slots, {number: by_address[host.address] for number, host in enumerate(hosts)})
+    known = Hosts(slots, {index: by_address[host.address] for index, host in enumerate(hosts)})
     allowed = _allowed(graph, hosts, requirements, shuffles)
     allowed.update({chunk: [host] for chunk, host in selections.host_of.items()})
     kinds = _kinds(graph, requirements, in_client)
@@ -167,8 +167,8 @@ def _allowed(
         if restriction not in found:
             found[restriction] = allowed_by(restriction, hosts)
         allowed[chunk] = found[restriction]
-    for chunk, number in shuffles.host_numbers(len(hosts)).items():
-        allowed[chunk] = [number]
+    for chunk, host in shuffles.host_indices(len(hosts)).items():
+        allowed[chunk] = [host]
     home_of: dict[int, int] = {}
     for chunk, maker in requirements.files.items():
         if maker not in home_of:
@@ -195,14 +195,14 @@ def _kinds(graph: ChunkGraph, requirements: Requirements, in_client: Collection[
 
 
 def allowed_by(restriction: Restriction, hosts: Sequence[AgentInfo]) -> list[int]:
-    """Return the numbers of allowed hosts; all if a loose restriction allows none."""
+    """Return the indices of allowed hosts; all if a loose restriction allows none."""
     everywhere = range(len(hosts))
-    numbers = [
-        number
-        for number in everywhere
-        if (not restriction.workers or hosts[number].is_one_of(restriction.workers))
-        and hosts[number].has(restriction.resources)
+    indices = [
+        index
+        for index in everywhere
+        if (not restriction.workers or hosts[index].is_one_of(restriction.workers))
+        and hosts[index].has(restriction.resources)
     ]
-    if not numbers and not restriction.loose:
+    if not indices and not restriction.loose:
         raise NoHostAllowed(restriction.workers, dict(restriction.resources), [host.name for host in hosts])
-    return numbers or list(everywhere)
+    return indices or list(everywhere)

@@ -32,7 +32,7 @@ _TOPICS = 16
 #: Name of an unknown worker process.
 _SOMEWHERE = "unknown"
 
-#: Ranges of chunks, flat: first number and count of each range.
+#: Ranges of chunks, flat: first id and count of each range.
 Ranges = list[int]
 
 
@@ -123,7 +123,7 @@ class SubtaskObserver:
         self.in_order = mark["in_order"]
         self.wants_seconds = bool(mark["seconds"])
         self._known = known
-        #: Returns the durations of chunks, by number, once the engine has started.
+        #: Returns the durations of chunks, by id, once the engine has started.
         self.durations_s: Callable[[], Sequence[float]] = tuple
 
     def begun(self, graph: ChunkGraph, chunks: Sequence[int]) -> None:
@@ -250,8 +250,8 @@ class ProgressReceiver:
         for chunk in range(len(self._graph)):
             self.end(chunk)
 
-    def _take(self, host: str, number: int, begun: Ranges, ended: list[tuple[int, Ranges, list[float]]]) -> None:
-        chunks = self._subtasks[number].chunks
+    def _take(self, host: str, index: int, begun: Ranges, ended: list[tuple[int, Ranges, list[float]]]) -> None:
+        chunks = self._subtasks[index].chunks
         for pid, ranges, seconds in ended:
             places = numbers_in(ranges)
             if self._took is not None and seconds:

@@ -38,7 +38,7 @@ class Requirements:
         return found
 
     def renumbered(self, new: Mapping[int, int] | Sequence[int]) -> Requirements:
-        """Return the requirements with new chunk numbers."""
+        """Return the requirements with new chunk ids."""
         return Requirements(
             {new[chunk]: tokens for chunk, tokens in self.locks.items()},
             {new[chunk] for chunk in self.once},
@@ -57,23 +57,23 @@ def find_requirements(graph: ChunkGraph) -> Requirements:
     appending = [appends(operand) for operand in graph.operands]
     values = {chunk: locks for chunk, value in graph.values.items() if (locks := locks_of(with_effects((value,))))}
     quiet = [
-        not (of_dask[number] or locking[number] or making[number] or appending[number])
-        for number in range(len(graph.operands))
+        not (of_dask[operand_id] or locking[operand_id] or making[operand_id] or appending[operand_id])
+        for operand_id in range(len(graph.operands))
     ]
-    for chunk, number in enumerate(graph.operand_of):
-        if number == DATA:
+    for chunk, operand_id in enumerate(graph.operand_of):
+        if operand_id == DATA:
             continue
         inputs, literals = graph.inputs[chunk], with_effects(graph.literals[chunk])
-        if quiet[number] and not (literals or values or requirements.files):
+        if quiet[operand_id] and not (literals or values or requirements.files):
             continue
-        if of_dask[number] or need_distributed(literals):
+        if of_dask[operand_id] or need_distributed(literals):
             requirements.threads.add(chunk)
-        if appending[number]:
+        if appending[operand_id]:
             requirements.once.add(chunk)
-        locks = locking[number].union(locks_of(literals), *[values[at] for at in inputs if at in values])
+        locks = locking[operand_id].union(locks_of(literals), *[values[at] for at in inputs if at in values])
         if locks:
             requirements.locks[chunk] = locks
-        if not inputs and (making[number] or makes_files(literals)):
+        if not inputs and (making[operand_id] or makes_files(literals)):
             requirements.files[chunk] = chunk
             # A second start would create an empty directory, which others would take for a full one.
             requirements.once.add(chunk)
@@ -88,7 +88,7 @@ class RequirementsFinder:
 
     def __init__(self) -> None:
         self._found: Requirements | None = None
-        #: Keys of the chunks with requirements; unlike numbers they do not change.
+        #: Keys of the chunks with requirements; unlike ids they do not change.
         self._keys: dict[int, Key] = {}
 
     def select_unmergeable(self, graph: ChunkGraph) -> Collection[int]:

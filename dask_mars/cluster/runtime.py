@@ -18,8 +18,8 @@ from dask_mars.graph.chunks import refuse_unhashable
 from dask_mars.observe.profile import Profile, profile_of
 from dask_mars.runtime_state import RuntimeState
 
-#: States of subtasks in an agent's hands.
-_IN_HAND = ("ready", "constrained", "executing", "long-running")
+#: States of subtasks that are dispatched to an agent.
+_DISPATCHED = ("ready", "constrained", "executing", "long-running")
 
 
 class ClusterRuntime(Observed):
@@ -50,7 +50,7 @@ class ClusterRuntime(Observed):
         RuntimeState
             A dict, whose entries are attributes as well; printed, and in notebooks, it is a table. ``workers``:
             for each agent its ``address``, ``name``, the ``threads`` that compute subtasks, its number of subtasks
-            ``in_hand``, and ``memory_bytes``. ``store``: total ``stored_bytes`` and ``limit_bytes``.
+            ``dispatched``, and ``memory_bytes``. ``store``: total ``stored_bytes`` and ``limit_bytes``.
         """
         workers = []
         stored_bytes = limit_bytes = 0
@@ -63,7 +63,7 @@ class ClusterRuntime(Observed):
                     "address": address,
                     "name": str(told["name"]),
                     "threads": told["nthreads"],
-                    "in_hand": sum([metrics.get("task_counts", {}).get(state, 0) for state in _IN_HAND]),
+                    "dispatched": sum([metrics.get("task_counts", {}).get(state, 0) for state in _DISPATCHED]),
                     "memory_bytes": metrics.get("memory", 0),
                 }
             )
@@ -113,7 +113,7 @@ class ClusterRuntime(Observed):
         lines = [f"{record.name or record.id}: {record.explain()}" for record in running]
         agents = [
             f"agent {worker['name']} at {worker['address']} has "
-            f"{units.plural(worker['in_hand'], 'subtask')} in hand"
+            f"{units.plural(worker['dispatched'], 'dispatched subtask')}"
             for worker in self.state()["workers"]
         ]
         reason = "the cluster has no agents" if self._client.status == "running" else "the client is closed"

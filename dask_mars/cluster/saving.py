@@ -28,7 +28,7 @@ from dask_mars.scheduler.events import CLIENT
 
 @dataclass(frozen=True, slots=True)
 class SaveOrder:
-    """An agent's instructions for saving the chunks of a subtask, with their numbers in the subtask."""
+    """An agent's instructions for saving the chunks of a subtask, with their ids in the subtask."""
 
     root: str
     identity: str
@@ -60,8 +60,8 @@ class ClusterSaving:
         if settings.limit_bytes is not None:
             left = max(settings.limit_bytes - used_bytes(settings.directory), 0) // hosts
         self._limit_bytes = left
-        #: Number of each chunk in the session's graph, -1 for chunks that are not in it.
-        self._numbers: list[int] = []
+        #: Id of each chunk in the session's graph, -1 for chunks that are not in it.
+        self._fact_ids: list[int] = []
         #: Chunks that run in the user's process or depend on such chunks.
         self._tainted = bytearray()
 
@@ -71,7 +71,7 @@ class ClusterSaving:
         Side effects in the user's process end with it, so that chunks there and their dependents are not saved.
         """
         known = self._session.graph.ids
-        self._numbers = [known.get(key, -1) for key in graph.keys]
+        self._fact_ids = [known.get(key, -1) for key in graph.keys]
         tainted = self._tainted = bytearray(len(graph))
         for subtask in subtasks:
             if subtask.host == CLIENT:
@@ -84,13 +84,13 @@ class ClusterSaving:
 
     def order(self, graph: ChunkGraph, members: Sequence[int]) -> SaveOrder:
         """Return the instructions for the agent of a subtask."""
-        settings, facts, numbers = self._settings, self._session.facts, self._numbers
+        settings, facts, fact_ids = self._settings, self._session.facts, self._fact_ids
         exempt, unrepeatable = set(), set()
         for place, chunk in enumerate(members):
-            number = numbers[chunk]
-            if number < 0 or facts.exempt[number] or self._tainted[chunk]:
+            fact_id = fact_ids[chunk]
+            if fact_id < 0 or facts.exempt[fact_id] or self._tainted[chunk]:
                 exempt.add(place)
-            if number in facts.unrepeatable:
+            if fact_id in facts.unrepeatable:
                 unrepeatable.add(place)
         return SaveOrder(
             root=str(settings.directory),

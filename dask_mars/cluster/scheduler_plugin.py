@@ -244,28 +244,28 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
     def _assign(self, computation: str, agents: list[str]) -> dict[Any, str]:
         """Divide a computation's remaining subtasks among agents."""
         workers = self._scheduler.workers
-        numbers = {address: number for number, address in enumerate(agents)}
+        agent_ids = {address: agent_id for agent_id, address in enumerate(agents)}
         tasks = self._in_order(computation)
-        ids = {task.key: number for number, task in enumerate(tasks)}
-        inputs = [tuple([ids[source.key] for source in task.dependencies if source.key in ids]) for task in tasks]
-        finished, in_hand, replicas = [], {}, {}
+        places = {task.key: index for index, task in enumerate(tasks)}
+        inputs = [tuple([places[at.key] for at in task.dependencies if at.key in places]) for task in tasks]
+        finished, dispatched, replicas = [], {}, {}
         begun: defaultdict[str, int] = defaultdict(int)
-        for number, task in enumerate(tasks):
+        for index, task in enumerate(tasks):
             if task.state == "memory":
-                finished.append(number)
-                held = {numbers[at.address]: task.get_nbytes() for at in task.who_has if at.address in numbers}
-                replicas[number] = held
-            elif task.state == "processing" and task.processing_on.address in numbers:
+                finished.append(index)
+                held = {agent_ids[at.address]: task.get_nbytes() for at in task.who_has if at.address in agent_ids}
+                replicas[index] = held
+            elif task.state == "processing" and task.processing_on.address in agent_ids:
                 address = task.processing_on.address
                 # The first of its queue have started, or are about to.
                 if task.dependencies or begun[address] < workers[address].nthreads:
-                    in_hand[number] = numbers[address]
+                    dispatched[index] = agent_ids[address]
                 begun[address] += 1
-        bound = frozenset(number for number, task in enumerate(tasks) if self._plans[task.key].bound)
+        bound = frozenset(index for index, task in enumerate(tasks) if self._plans[task.key].bound)
         plan = GraphPlan(inputs=inputs, outputs=[], operand_of=[0] * len(tasks), in_client=bound)
-        slots = {number: max(workers[address].nthreads, 1) for number, address in enumerate(agents)}
-        found = assign(plan, slots, progress=GraphProgress(finished, in_hand, replicas))
-        return {tasks[number].key: agents[host] for number, host in found.items()}
+        slots = {agent_id: max(workers[address].nthreads, 1) for agent_id, address in enumerate(agents)}
+        found = assign(plan, slots, progress=GraphProgress(finished, dispatched, replicas))
+        return {tasks[index].key: agents[host] for index, host in found.items()}
 
     def _in_order(self, computation: str) -> list[TaskState]:
         """Return the subtasks of a computation by priority, each after its inputs."""

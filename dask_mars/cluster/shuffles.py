@@ -34,7 +34,7 @@ class GraphShuffles:
             *[chunk for chunks in self.outputs.values() for chunk in chunks],
         }
 
-    def host_numbers(self, count: int) -> dict[int, int]:
+    def host_indices(self, count: int) -> dict[int, int]:
         """Return the host number of each output, as Dask distributes them."""
         return {
             chunk: count * place // len(chunks)

@@ -101,7 +101,7 @@ class ClusterSource:
             counts = self.counts()
             return (
                 f"{where} computes it: {counts.finished} of {counts.total} chunks are computed, "
-                f"{counts.running} are in the hands of agents"
+                f"{counts.running} are dispatched to agents"
             )
         chunk = self._graph.ids.get(key)
         if chunk is None:
@@ -109,7 +109,7 @@ class ClusterSource:
         if self._durations_s[chunk] >= 0 or self._graph.operand_of[chunk] < 0:
             return f"{key!r} is computed"
         if chunk in self._active():
-            return f"{key!r} is in the hands of an agent of {where}"
+            return f"{key!r} is dispatched to an agent of {where}"
         missing = [source for source in self._graph.inputs[chunk] if self._durations_s[source] < 0]
         inputs = [repr(self._graph.keys[source]) for source in missing if self._graph.operand_of[source] >= 0]
         if inputs:

@@ -67,14 +67,14 @@ class StoredResult(Serialized):  # type: ignore[misc]
         """Approximate bytes of the values on disk, which reading them will need in memory."""
         return sum([_on_disk_bytes(item) for item in self.items])
 
-    def __getitem__(self, number: int) -> Any:
+    def __getitem__(self, index: int) -> Any:
         # A task must return an instance of this class.
-        item = self.items[number]
+        item = self.items[index]
         return StoredResult([item], bare=True) if type(item) is PersistedChunk else item
 
-    def item(self, number: int | None) -> Any:
+    def item(self, index: int | None) -> Any:
         """Return an item; given None, the only item of a bare result, else this result."""
-        return self.items[number or 0] if self._bare or number is not None else self
+        return self.items[index or 0] if self._bare or index is not None else self
 
     # Override two methods of the base class that would read all values.
     def __eq__(self, other: object) -> bool:
@@ -89,11 +89,11 @@ class StoredResult(Serialized):  # type: ignore[misc]
         return f"<Stored {len(self.items)} values, {self.nbytes:,} bytes>"
 
 
-def item_of(value: Any, number: int | None) -> Any:
+def item_of(value: Any, index: int | None) -> Any:
     """Return an item of a result, or, given None, the result."""
     if isinstance(value, StoredResult):
-        return value.item(number)
-    return value if number is None else value[number]
+        return value.item(index)
+    return value if index is None else value[index]
 
 
 def plain(value: Any) -> Any:

@@ -58,7 +58,7 @@ def run_on_cluster(
     retries = int(config.get("retries") if options.retries is None else options.retries)
     name = uuid.uuid4().hex
     # Ids have room for four bytes, enough for readers of logs; keys have the whole name.
-    number = int(name[:8], 16) % GRAPH_LIMIT
+    graph_id = int(name[:8], 16) % GRAPH_LIMIT
     fixed = graph.restrictions.keys() | graph.in_client | graph.chunks_for_client()
     graph, selections, new = with_selections(graph, [host.slots for host in hosts], fixed)
     requirements = requirements.renumbered(new)
@@ -82,11 +82,11 @@ def run_on_cluster(
         saving=saving,
         persist=work.request.persist,
     )
-    values = _computed(computation, selections, number)
+    values = _computed(computation, selections, graph_id)
     return {chunk: values[new[chunk]] for chunk in work.graph.outputs}
 
 
-def _computed(computation: ClusterComputation, selections: Selections, number: int) -> dict[int, Any]:
+def _computed(computation: ClusterComputation, selections: Selections, graph_id: int) -> dict[int, Any]:
     """Cut the graph, and compute; cut it again while chunks turn out to be unsendable."""
     client, graph, hosts = computation.client, computation.graph, computation.hosts
     surroundings = Context()
@@ -104,7 +104,7 @@ def _computed(computation: ClusterComputation, selections: Selections, number: i
             computation.requirements,
             computation.shuffles,
             selections,
-            number,
+            graph_id,
         )
         try:
             submission = _Submission(computation, packer, cut)
@@ -139,7 +139,7 @@ class _Submission:
             self._progress = ProgressReceiver(client, computation.name, graph, self._subtasks, observer, took)
         self._local_tasks = LocalTasks(computation, self._progress)
         self._tasks = SubtaskTasks(computation, packer, cut, self._local_tasks)
-        #: Numbers of subtasks that were not submitted.
+        #: Indices of subtasks that were not submitted.
         self._waiting = list(range(len(self._subtasks)))
         #: Number of subtasks that must start only once and are registered with the scheduler.
         self._allowed = 0
@@ -177,12 +177,12 @@ class _Submission:
     def _begin_local(self) -> None:
         """Start all subtasks of this process whose inputs are computed or in progress."""
         still = []
-        for number in self._waiting:
-            subtask = self._subtasks[number]
+        for index in self._waiting:
+            subtask = self._subtasks[index]
             if subtask.host == CLIENT and self._local_tasks.can_begin(subtask):
                 self._local_tasks.begin(subtask)
             else:
-                still.append(number)
+                still.append(index)
         if still and not self._local_tasks.is_busy:
             # A subtask that could not be pickled for the cluster.
             self._local_tasks.begin(self._subtasks[still.pop(0)])
@@ -224,27 +224,27 @@ class _Submission:
     # -- subtasks for the cluster -----------------------------------------------------------------------------
 
     def _next_batch(self) -> dict[DaskKey, tuple[Task, int]]:
-        """Return Dask's tasks of all subtasks that wait for nothing in this process, each with its number."""
+        """Return Dask's tasks of all subtasks that wait for nothing in this process, each with its index."""
         first = len(self._waiting) == len(self._subtasks)
         batch: dict[DaskKey, tuple[Task, int]] = {}
         still = []
         early = self._too_early()
-        for number in self._waiting:
-            subtask = self._subtasks[number]
+        for index in self._waiting:
+            subtask = self._subtasks[index]
             if (
                 subtask.host == CLIENT
                 or not all(map(self._local_tasks.is_known, subtask.inputs))
-                or number in early
+                or index in early
             ):
-                still.append(number)
+                still.append(index)
                 continue
             try:
-                batch.update(self._tasks.of(number, subtask))
+                batch.update(self._tasks.of(index, subtask))
             except Unsendable:
                 if first or not self._computation.requirements.files.keys().isdisjoint(subtask.chunks):
                     raise
                 # Another cut is no longer possible: the subtask runs here instead.
-                still.append(number)
+                still.append(index)
         self._waiting = still
         return batch
 
@@ -254,16 +254,16 @@ class _Submission:
         if not barriers_of:
             return set()
         coming: set[int] = set()
-        for number in self._waiting:
-            subtask = self._subtasks[number]
+        for index in self._waiting:
+            subtask = self._subtasks[index]
             if subtask.host != CLIENT and all(
                 at in coming or self._local_tasks.is_known(at) for at in subtask.inputs
             ):
                 coming.update(subtask.outputs)
         return {
-            number
-            for number in self._waiting
-            if not coming.issuperset(barriers_of.get(self._subtasks[number].chunks[0], ()))
+            index
+            for index in self._waiting
+            if not coming.issuperset(barriers_of.get(self._subtasks[index].chunks[0], ()))
         }
 
     def _send(self) -> None:
@@ -271,16 +271,16 @@ class _Submission:
         batch, self._batch = self._batch, {}
         if not batch:
             return
-        sent = {number for _, number in batch.values()}
+        sent = {index for _, index in batch.values()}
         mark = {} if self._progress is None else self._progress.mark
-        by_key = {key: self._tasks.annotated(task, number, mark) for key, (task, number) in batch.items()}
+        by_key = {key: self._tasks.annotated(task, index, mark) for key, (task, index) in batch.items()}
         annotations = {
             name: {key: known[name] for key, known in by_key.items()}.__getitem__
             for name in next(iter(by_key.values()))
         }
         register_once(self._client, self._tasks.once[self._allowed :])
         once = self._computation.requirements.once
-        firsts = [self._subtasks[number].chunks[0] for number in sorted(sent)]
+        firsts = [self._subtasks[index].chunks[0] for index in sorted(sent)]
         self._computation.effects.sent += [str(self._graph.keys[chunk]) for chunk in firsts if chunk in once]
         self._allowed = len(self._tasks.once)
         requested = self._requested(batch, sent)
@@ -296,8 +296,8 @@ class _Submission:
         local_tasks = self._local_tasks
         readers, outputs = self._tasks.readers, frozenset(self._graph.outputs)
         requested: dict[DaskKey, None] = {}
-        for number in sorted(sent):
-            subtask = self._subtasks[number]
+        for index in sorted(sent):
+            subtask = self._subtasks[index]
             for chunk in subtask.outputs:
                 if chunk in self._tasks.persisted_keys:
                     requested[self._tasks.persisted_keys[chunk]] = None

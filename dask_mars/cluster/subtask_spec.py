@@ -186,8 +186,8 @@ class Packer:
 
     def unsendable(self) -> set[int]:
         """Return the chunks whose operand cannot be pickled."""
-        bad = {number for number, data in enumerate(self._operands) if data is None}
-        return {chunk for chunk, number in enumerate(self._graph.operand_of) if number in bad} if bad else set()
+        bad = {operand_id for operand_id, data in enumerate(self._operands) if data is None}
+        return {chunk for chunk, operand in enumerate(self._graph.operand_of) if operand in bad} if bad else set()
 
     def pack(
         self,
@@ -201,15 +201,15 @@ class Packer:
         """Return the pickle of a subtask."""
         graph, chunks = self._graph, subtask.chunks
         members = [*subtask.inputs, *chunks]
-        new = {chunk: number for number, chunk in enumerate(members)}
-        numbers = list(dict.fromkeys([graph.operand_of[chunk] for chunk in chunks]))
-        places = {number: place for place, number in enumerate(numbers)}
+        new = {chunk: new_id for new_id, chunk in enumerate(members)}
+        operand_ids = list(dict.fromkeys([graph.operand_of[chunk] for chunk in chunks]))
+        places = {operand_id: place for place, operand_id in enumerate(operand_ids)}
         spec = SubtaskSpec(
             id=subtask.id,
             keys=[graph.keys[chunk] for chunk in members],
             sources=[sources[chunk] for chunk in subtask.inputs if chunk not in values],
             values={new[chunk]: values[chunk] for chunk in subtask.inputs if chunk in values},
-            operands=[data for number in numbers if (data := self._operands[number]) is not None],
+            operands=[data for operand_id in operand_ids if (data := self._operands[operand_id]) is not None],
             operand_of=[places[graph.operand_of[chunk]] for chunk in chunks],
             inputs=[tuple([new[source] for source in graph.inputs[chunk]]) for chunk in chunks],
             literals=[graph.literals[chunk] for chunk in chunks],

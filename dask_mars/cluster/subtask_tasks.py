@@ -39,11 +39,11 @@ class SubtaskTasks:
         self._local_tasks = local_tasks
         self._annotations = TaskAnnotations(computation, self._subtasks)
         self._requested = frozenset(graph.outputs)
-        #: Numbers of the subtasks that read each chunk.
+        #: Indices of the subtasks that read each chunk.
         self.readers: dict[int, list[int]] = defaultdict(list)
-        for number, subtask in enumerate(self._subtasks):
+        for index, subtask in enumerate(self._subtasks):
             for chunk in subtask.inputs:
-                self.readers[chunk].append(number)
+                self.readers[chunk].append(index)
         #: Keys of the tasks that compute subtasks; other tasks take their results apart.
         self._own_keys: dict[int, DaskKey] = {}
         #: Key of the task for each requested chunk that stays on the cluster.
@@ -57,7 +57,7 @@ class SubtaskTasks:
         #: Names of subtasks that must start only once.
         self.once: list[str] = []
 
-    def of(self, number: int, subtask: Subtask) -> dict[DaskKey, tuple[Task, int]]:
+    def of(self, index: int, subtask: Subtask) -> dict[DaskKey, tuple[Task, int]]:
         """Return the tasks that compute a subtask and take its result apart."""
         computation, local_tasks = self._computation, self._local_tasks
         values, found, tasks = {}, {}, {}
@@ -70,14 +70,14 @@ class SubtaskTasks:
             if task is None:
                 values[chunk] = local_tasks.values[chunk]
             else:
-                tasks[own] = task, number
+                tasks[own] = task, index
                 found[chunk] = own, None
         arguments = list(dict.fromkeys([key for key, _ in found.values()]))
         places = {key: place for place, key in enumerate(arguments)}
         sources = {chunk: (places[key], item) for chunk, (key, item) in found.items()}
         output_groups = self._output_groups(subtask)
         packed = self._packer.pack(
-            subtask, output_groups, sources, values, self._constraints(number, subtask), computation.saving
+            subtask, output_groups, sources, values, self._constraints(index, subtask), computation.saving
         )
         local_tasks.result_of.update(found)
         # The task uses only the standard library, so that Dask's scheduler needs no code of ours or of the user.
@@ -87,35 +87,35 @@ class SubtaskTasks:
         layer = label_of(computation.graph.layer_of((subtask.outputs or subtask.chunks)[-1]))
         own_key = f"{layer}-{computation.name}", subtask.id.hex()
         task = Task(own_key, *call) if spec is None else barrier_task(spec, *call)
-        key = self._own_keys[number] = task.key
-        tasks[key] = task, number
+        key = self._own_keys[index] = task.key
+        tasks[key] = task, index
         for place_of_group, group in enumerate(output_groups):
             part = key
             if len(output_groups) > 1:
-                part = f"mars-part-{computation.name}", number, place_of_group
-                tasks[part] = Task(part, operator.getitem, TaskRef(key), place_of_group), number
+                part = f"mars-part-{computation.name}", index, place_of_group
+                tasks[part] = Task(part, operator.getitem, TaskRef(key), place_of_group), index
             local_tasks.result_of.update({chunk: (part, item) for item, chunk in enumerate(group)})
             for item, chunk in enumerate(group if computation.persist else ()):
                 if chunk in self._requested and chunk not in self.persisted_before:
                     # The key is the one in the user's collection.
                     own = self.persisted_keys[chunk] = computation.graph.keys[chunk]
-                    tasks[own] = Task(own, operator.getitem, TaskRef(part), item), number
+                    tasks[own] = Task(own, operator.getitem, TaskRef(part), item), index
         return tasks
 
-    def _constraints(self, number: int, subtask: Subtask) -> Constraints:
+    def _constraints(self, index: int, subtask: Subtask) -> Constraints:
         """Return the constraints of a subtask, whose chunks are of one kind."""
         computation, first = self._computation, subtask.chunks[0]
         requirements = computation.requirements
         once = None
         if first in requirements.once:
-            once = f"mars-once-{computation.name}-{number}"
+            once = f"mars-once-{computation.name}-{index}"
             self.once.append(once)
         required_agent = None
-        if self._annotations.needs_files(number):
+        if self._annotations.needs_files(index):
             required_agent = computation.hosts[subtask.host].id
             self._local_tasks.agents_with_files[required_agent] = str(computation.graph.keys[subtask.chunks[-1]])
         return Constraints(
-            requirements.locks.get(first, frozenset()), once, required_agent, self._annotations.in_thread(number)
+            requirements.locks.get(first, frozenset()), once, required_agent, self._annotations.in_thread(index)
         )
 
     def _output_groups(self, subtask: Subtask) -> list[list[int]]:
@@ -135,17 +135,17 @@ class SubtaskTasks:
             alone = any(map(self._annotations.in_thread, readers))
             reading_hosts = frozenset(hosts)
             limit = _STAYING_GROUP_BYTES if hosts == {subtask.host} else _GROUP_BYTES
-            number, size = filled.get(reading_hosts, (0, 0))
+            index, size = filled.get(reading_hosts, (0, 0))
             if size and size + self._sizes[chunk] > limit:
-                number, size = number + 1, 0
-            filled[reading_hosts] = number, size + self._sizes[chunk]
-            output_groups.setdefault((reading_hosts, number, chunk if alone else -1), []).append(chunk)
+                index, size = index + 1, 0
+            filled[reading_hosts] = index, size + self._sizes[chunk]
+            output_groups.setdefault((reading_hosts, index, chunk if alone else -1), []).append(chunk)
         return list(output_groups.values())
 
-    def annotated(self, task: Task, number: int, mark: Mapping[str, Any]) -> dict[str, Any]:
+    def annotated(self, task: Task, index: int, mark: Mapping[str, Any]) -> dict[str, Any]:
         """Return the annotations of a task; `mark` asks agents for reports."""
         record = self._computation.record
-        annotations: dict[str, Any] = self._annotations.of_task(task, number, task.key == self._own_keys[number])
+        annotations: dict[str, Any] = self._annotations.of_task(task, index, task.key == self._own_keys[index])
         annotations[MARK] |= mark
         if record.is_submitted:
             # Viewers of the cluster see the user's name for it.

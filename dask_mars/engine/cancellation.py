@@ -21,19 +21,19 @@ class Cancellation:
         self,
         workers: Mapping[int, WorkerHandle],
         control: ControlPage,
-        in_hand: Callable[[int], Collection[tuple[int, int]]],
+        dispatched_to: Callable[[int], Collection[tuple[int, int]]],
         grace_s: float,
     ) -> None:
         self._workers = workers
         self._control = control
-        self._in_hand = in_hand
+        self._dispatched_to = dispatched_to
         self._grace_s = grace_s
         self._numbers = itertools.count()
         #: (next due time, tie-breaker, worker, graph, time at which to end its process).
         self._heap: list[tuple[float, int, WorkerHandle, int, float]] = []
 
     def add_stop_deadline(self, handle: WorkerHandle, graph: int) -> None:
-        """Ensure that a worker has nothing of a graph in hand once the grace period is over."""
+        """Ensure that no chunk of a graph is dispatched to a worker once the grace period is over."""
         now_s = time.monotonic()
         self._push(now_s, handle, graph, now_s + self._grace_s)
 
@@ -45,17 +45,17 @@ class Cancellation:
         return self._heap[0][0] if self._heap else None
 
     def _is_gone(self, handle: WorkerHandle) -> bool:
-        return self._workers.get(handle.number) is not handle
+        return self._workers.get(handle.id) is not handle
 
     def enforce(self, now_s: float) -> None:
         """Interrupt or end the workers that are due."""
         while self._heap and self._heap[0][0] <= now_s:
             _, _, handle, graph, end_s = heapq.heappop(self._heap)
-            if not self._is_gone(handle) and any(number == graph for number, _ in self._in_hand(handle.number)):
+            if not self._is_gone(handle) and any(id == graph for id, _ in self._dispatched_to(handle.id)):
                 self._stop(handle, graph, now_s, end_s)
 
     def _stop(self, handle: WorkerHandle, graph: int, now_s: float, end_s: float) -> None:
-        noted = self._control.running(handle.number)
+        noted = self._control.running(handle.id)
         if not handle.ready or (noted is not None and noted.graph != graph):
             # The worker will return the graph's chunks from its queue, and its present task is another graph's.
             again_s = now_s + max(self._grace_s, _AGAIN_S)
@@ -67,7 +67,7 @@ class Cancellation:
             handle.kill()
         else:
             if noted is not None:
-                self._control.stop(handle.number, graph)
+                self._control.stop(handle.id, graph)
                 handle.interrupt()
             self._push(min(now_s + _AGAIN_S, end_s), handle, graph, end_s)
 

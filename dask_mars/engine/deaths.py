@@ -28,7 +28,7 @@ class OverLimit(NamedTuple):
 def record_death(
     machine: Machine,
     runs: Mapping[int, GraphRun],
-    number: int,
+    worker_id: int,
     code: int,
     running: tuple[int, int] | None,
     over_limit: OverLimit | None,
@@ -41,7 +41,7 @@ def record_death(
             return WorkerOverLimit(key, *over_limit, repeatable)
         return WorkerDied(key, code, attempts, repeatable)
 
-    for graph, chunk in machine.in_hand(number):
+    for graph, chunk in machine.dispatched_to(worker_id):
         owner = runs[graph]
         if not owner.plan.is_repeatable(chunk):
             owner.errors[chunk] = death_of(owner, chunk, 1, repeatable=False)
@@ -49,7 +49,7 @@ def record_death(
         graph, chunk = running
         run = runs[graph]
         if logger.isEnabledFor(logging.INFO):
-            logger.info("worker %d %s while it ran %s", number, describe_exit(code), run.name_of(chunk))
+            logger.info("worker %d %s while it ran %s", worker_id, describe_exit(code), run.name_of(chunk))
         if run.plan.is_repeatable(chunk):
             attempts = machine.parameters.allowed_losses(has_crashed(code)) + 1
             run.errors[chunk] = death_of(run, chunk, attempts, repeatable=True)

@@ -60,7 +60,7 @@ class Engine:
         warn_of_missing_extensions()
         load_policy(settings.policy)
         self.pid = os.getpid()
-        self._numbers = itertools.count(1)
+        self._ids = itertools.count(1)
         self._context: tuple[int, Context] | None = None
         self._lock = Lock()
         self._commands = Commands()
@@ -78,14 +78,14 @@ class Engine:
         self._thread.start()
 
     def prepare(self, graph: ChunkGraph, plan: GraphPlan, observed: bool, values_wanted: bool) -> GraphRun:
-        """Give a graph a number."""
+        """Give a graph an id."""
         # Separate from `submit`, so that the caller can cancel a graph whose submission was interrupted.
-        number, copied_bytes = self._next_number(), dict(plan.copied_bytes)
-        return GraphRun(number, graph, plan, 0, observed, values_wanted, copied_bytes=copied_bytes)
+        graph_id, copied_bytes = self._next_id(), dict(plan.copied_bytes)
+        return GraphRun(graph_id, graph, plan, 0, observed, values_wanted, copied_bytes=copied_bytes)
 
-    def _next_number(self) -> int:
-        # Subtask ids have four bytes for the number. Objects with an old number are gone before it recurs.
-        return 1 + next(self._numbers) % (GRAPH_LIMIT - 1)
+    def _next_id(self) -> int:
+        # Subtask ids have four bytes for it. Objects with an old id are gone before it recurs.
+        return 1 + next(self._ids) % (GRAPH_LIMIT - 1)
 
     def submit(self, run: GraphRun) -> None:
         """Start computing a graph. Its results and messages arrive in the run's inbox."""
@@ -93,17 +93,17 @@ class Engine:
             given = run.graph.surroundings
             if self._context is None or not self._context[1].is_current(given):
                 previous = None if self._context is None else self._context[1]
-                self._context = next(self._numbers), Context(previous, given)
+                self._context = next(self._ids), Context(previous, given)
             context = self._context
         run.context, run.variables = context[0], contextvars.copy_context()
 
         def command() -> None:
             self._registry.sender.add_context(*context)
-            self._runs[run.number] = run
+            self._runs[run.id] = run
             if run.copied_bytes:
                 # Values in the user's process leave less room for copies of them.
                 self._loop.memory.measure()
-            self._loop.post(GraphSubmitted(run.number, run.plan))
+            self._loop.post(GraphSubmitted(run.id, run.plan))
 
         self._commands.call_soon(command)
 
@@ -112,10 +112,10 @@ class Engine:
         # The user's process still reports the chunks in `computed_in_client`, and no others.
 
         def command() -> None:
-            self._loop.post(GraphCancelled(run.number))
-            in_hand = [chunk for number, chunk in self._loop.machine.in_hand(CLIENT) if number == run.number]
-            if abandoned := [chunk for chunk in in_hand if chunk not in computed_in_client]:
-                self._loop.post(ChunksReturned(CLIENT, run.number, abandoned, to_client=False))
+            self._loop.post(GraphCancelled(run.id))
+            dispatched = [chunk for id, chunk in self._loop.machine.dispatched_to(CLIENT) if id == run.id]
+            if abandoned := [chunk for chunk in dispatched if chunk not in computed_in_client]:
+                self._loop.post(ChunksReturned(CLIENT, run.id, abandoned, to_client=False))
 
         self._commands.call_soon(command)
 
@@ -146,22 +146,22 @@ class Engine:
 
     def results_taken(self, run: GraphRun) -> None:
         """Release a finished graph's data."""
-        self._commands.call_soon(lambda: self._loop.post(ResultsTaken(run.number)))
+        self._commands.call_soon(lambda: self._loop.post(ResultsTaken(run.id)))
 
     def persist(self, run: GraphRun, chunks: list[int]) -> list[PersistedChunk]:
         """Release a finished graph's data except for some chunks, which stay while anything refers to them."""
         # The engine pins a finished graph's results until the client takes or persists them.
         refs = [ref for chunk in chunks if (ref := run.refs[chunk]) is not None]
         keys = [run.graph.keys[chunk] for chunk in chunks]
-        persisted, weak_refs = self._make_persisted(run.number, chunks, keys, refs)
+        persisted, weak_refs = self._make_persisted(run.id, chunks, keys, refs)
 
         def command() -> None:
-            if run.number in self._runs:
+            if run.id in self._runs:
                 for chunk, key, reference in zip(chunks, keys, weak_refs, strict=True):
                     ref = run.refs[chunk]
                     assert ref is not None
-                    self._objects.persist((run.number, chunk), key, ref, reference)
-                self._loop.post(ResultsPersisted(run.number, chunks))
+                    self._objects.persist((run.id, chunk), key, ref, reference)
+                self._loop.post(ResultsPersisted(run.id, chunks))
 
         self._commands.call_soon(command)
         return persisted
@@ -178,7 +178,7 @@ class Engine:
 
     def put(self, name: str, values: Sequence[Any]) -> list[Any]:
         """Put values into the shared store, where they stay as long as anything refers to them."""
-        number = self._next_number()
+        graph_id = self._next_id()
 
         def command() -> list[Any] | Exception:
             try:
@@ -188,14 +188,14 @@ class Engine:
             stored = [position for position, ref in enumerate(refs) if is_stored(ref)]
             keys = [(name, position) for position in stored]
             persisted, weak_refs = self._make_persisted(
-                number, stored, keys, [refs[position] for position in stored]
+                graph_id, stored, keys, [refs[position] for position in stored]
             )
             for position, key, reference in zip(stored, keys, weak_refs, strict=True):
-                self._objects.persist((number, position), key, refs[position], reference)
+                self._objects.persist((graph_id, position), key, refs[position], reference)
             for ref in refs:
                 self._blocks.decref_object(ref)
             if stored:
-                sizes = {(number, position): needed_bytes(refs[position]) for position in stored}
+                sizes = {(graph_id, position): needed_bytes(refs[position]) for position in stored}
                 self._loop.post(ObjectsPut(sizes, [id for id in sizes if is_map_output(refs[id[1]])]))
             found = dict(zip(stored, persisted, strict=True))
             return [found.get(position, value) for position, value in enumerate(values)]
@@ -235,21 +235,21 @@ class Engine:
     def reserve(self, key: Hashable, size_bytes: int, answer: Callable[[Exception | None], None]) -> int:
         """Request bytes of the store for data on their way; return the number of the reservation."""
         # The engine's thread calls `answer` once: with None when the bytes are reserved, else with the reason.
-        number = self._next_number()
+        reservation_id = self._next_id()
 
         def command() -> None:
-            self._registry.reservations[number] = ReservationRecord(key, size_bytes, answer)
-            self._loop.post(ReservationRequested(number, size_bytes))
+            self._registry.reservations[reservation_id] = ReservationRecord(key, size_bytes, answer)
+            self._loop.post(ReservationRequested(reservation_id, size_bytes))
 
         self._commands.call_soon(command)
-        return number
+        return reservation_id
 
-    def release_reservation(self, number: int) -> None:
+    def release_reservation(self, reservation_id: int) -> None:
         """Release a reservation, granted or not: the data are in the store, or will not come."""
 
         def command() -> None:
-            if self._registry.reservations.pop(number, None) is not None:
-                self._loop.post(ReservationReleased(number))
+            if self._registry.reservations.pop(reservation_id, None) is not None:
+                self._loop.post(ReservationReleased(reservation_id))
 
         with contextlib.suppress(Exception):
             # An engine that has ended holds no memory.
@@ -263,16 +263,14 @@ class Engine:
         values = [value]
 
         def command() -> None:
-            if run.number in self._runs:
+            if run.id in self._runs:
                 run.values[chunk] = values.pop()
                 run.measurements.durations_s[chunk] = duration_s
                 sizes = {chunk: copied_bytes} if copied_bytes > self.settings.inline_bytes else {}
                 run.copied_bytes.update(sizes)
                 if run.saver is not None:
                     run.saver.computed_in_client(chunk)
-                self._loop.post(
-                    ChunksFinished(CLIENT, run.number, [chunk], [duration_s], sizes, steps_s=[steps_s])
-                )
+                self._loop.post(ChunksFinished(CLIENT, run.id, [chunk], [duration_s], sizes, steps_s=[steps_s]))
 
         self._commands.call_soon(command)
 
@@ -282,7 +280,7 @@ class Engine:
         def command() -> None:
             run.errors[chunk] = error
             final = not isinstance(error, Exception)
-            self._loop.post(ChunkFailed(CLIENT, run.number, chunk, final))
+            self._loop.post(ChunkFailed(CLIENT, run.id, chunk, final))
 
         self._commands.call_soon(command)
 
@@ -316,16 +314,16 @@ class Engine:
         """Return the process ids of the workers."""
         return self._loop.workforce.pids()
 
-    def cancel_graph(self, number: int, patience_s: float | None = None) -> bool:
-        """Cancel a graph by its number; return False if it is done or unknown."""
+    def cancel_graph(self, graph_id: int, patience_s: float | None = None) -> bool:
+        """Cancel a graph by its id; return False if it is done or unknown."""
 
         def cancel() -> bool:
-            run = self._runs.get(number)
+            run = self._runs.get(graph_id)
             # The client may be reading the results of a graph that is done.
-            if run is None or self._loop.machine.is_done(number):
+            if run is None or self._loop.machine.is_done(graph_id):
                 return False
-            run.inbox.put(client_messages.Stopped(Cancelled(number)))
-            self._loop.post(GraphCancelled(number))
+            run.inbox.put(client_messages.Stopped(Cancelled(graph_id)))
+            self._loop.post(GraphCancelled(graph_id))
             return True
 
         return self._commands.result(self._commands.ask(cancel), patience_s)

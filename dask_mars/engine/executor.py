@@ -84,7 +84,7 @@ class Executor:
         if run.saver is not None and (error := run.saver.starting(instruction.chunks)) is not None:
             for chunk in instruction.chunks:
                 run.errors[chunk] = error
-                self._post(ChunkFailed(instruction.worker, run.number, chunk, final=True))
+                self._post(ChunkFailed(instruction.worker, run.id, chunk, final=True))
             return
         if run.observed:
             run.inbox.put(client_messages.Started(instruction.chunks))
@@ -96,9 +96,9 @@ class Executor:
         for part in [[chunk] for chunk in chunks] if run.one_by_one else [chunks]:
             unsent = self._sender.send(handle, run, part, instruction.restores, listeners.want_steps)
             for chunk in unsent.refused:
-                self._post(ChunkFailed(handle.number, run.number, chunk, final=True))
+                self._post(ChunkFailed(handle.id, run.id, chunk, final=True))
             if unsent.unsendable:
-                self._post(ChunksReturned(handle.number, run.number, unsent.unsendable, to_client=True))
+                self._post(ChunksReturned(handle.id, run.id, unsent.unsendable, to_client=True))
 
     def _interrupt(self, instruction: Interrupt) -> None:
         handle = self._workers[instruction.worker]
@@ -170,12 +170,12 @@ class Executor:
                 self._spill_writer.read_ahead(ref)
 
     def _refuse_reservation(self, instruction: RefuseReservation) -> None:
-        number = instruction.reservation
-        key = repr(self._registry.reservations[number].key)
-        self._answer(number, self._too_large(key, instruction.size_bytes, instruction.limit_bytes))
+        reservation_id = instruction.reservation
+        key = repr(self._registry.reservations[reservation_id].key)
+        self._answer(reservation_id, self._too_large(key, instruction.size_bytes, instruction.limit_bytes))
 
-    def _answer(self, number: int, error: Exception | None) -> None:
-        reservation = self._registry.reservations[number]
+    def _answer(self, reservation_id: int, error: Exception | None) -> None:
+        reservation = self._registry.reservations[reservation_id]
         answer, reservation.answer = reservation.answer, None
         if answer is not None:
             answer(error)

@@ -55,23 +55,23 @@ def explain(
     memory = machine.memory
     lines = [
         f"{_workers(len(labels))}; the store holds {format_bytes(memory.stored_bytes)} of "
-        f"{format_bytes(memory.limit_bytes)}, {format_bytes(memory.reserved_bytes)} are reserved for what "
-        f"is in hand, {format_bytes(memory.spilling_bytes)} are being written to disk"
+        f"{format_bytes(memory.limit_bytes)}, {format_bytes(memory.reserved_bytes)} are reserved for "
+        f"dispatched chunks, {format_bytes(memory.spilling_bytes)} are being written to disk"
     ]
     if persisted:
         lines.append(f"{persisted} chunks are persisted")
     if not runs:
         lines.append("nothing is being computed")
-    for number in runs:
-        counts = ", ".join(f"{count} {name}" for name, count in machine.counts(number).items() if count)
-        lines.append(f"graph {number}: {counts}")
+    for graph_id in runs:
+        counts = ", ".join(f"{count} {name}" for name, count in machine.counts(graph_id).items() if count)
+        lines.append(f"graph {graph_id}: {counts}")
     for worker, label in labels.items():
-        line = f"{label} has {_listed(runs, machine.in_hand(worker))}"
+        line = f"{label} has {_listed(runs, machine.dispatched_to(worker))}"
         if step := steps.get(worker):
             line += f", and {_DOES[step.name]} {runs[step.graph].name_of(step.chunk)}"
         lines.append(line)
-    if client_in_hand := machine.in_hand(CLIENT):
-        lines.append(f"{worker_label(CLIENT)} has {_listed(runs, client_in_hand)}")
+    if in_client := machine.dispatched_to(CLIENT):
+        lines.append(f"{worker_label(CLIENT)} has {_listed(runs, in_client)}")
     for worker, (graph, chunk, missing_bytes) in machine.growing().items():
         name = runs[graph].name_of(chunk)
         waits = f"waits for {format_bytes(missing_bytes)} of memory to grow by for {name}"
@@ -101,59 +101,59 @@ def explain_chunk(
 ) -> str:
     """Explain why a chunk is not being computed, and if it waits for another, why that one is not."""
     # Chunks have their ids in brackets.
-    return "\n".join(_reasons(machine, run, run.number, chunk, now_s, steps, labels))
+    return "\n".join(_reasons(machine, run, run.id, chunk, now_s, steps, labels))
 
 
 def _reasons(
     machine: Machine,
     run: GraphRun,
-    number: int,
+    graph_id: int,
     chunk: int,
     now_s: float,
     steps: Mapping[int, RunningStep],
     labels: Mapping[int, str],
 ) -> Iterator[str]:
     name = run.name_of(chunk)
-    state = machine.state_of(number, chunk)
+    state = machine.state_of(graph_id, chunk)
     if state in _ENDS:
         yield f"{name} {_ENDS[state]}"
         return
-    missing = machine.missing_inputs(number, chunk)
+    missing = machine.missing_inputs(graph_id, chunk)
     if state is State.RUNNING:
-        holder = machine.holder_of(number, chunk)
-        number_of_holder = CLIENT if holder is None else holder
-        where = labels.get(number_of_holder, worker_label(number_of_holder))
-        before = "" if holder is None else _position(machine, number, chunk, holder, steps.get(holder))
-        growing = machine.growing().get(number_of_holder)
-        if growing is not None and growing[:2] == (number, chunk):
+        holder = machine.holder_of(graph_id, chunk)
+        holder_id = CLIENT if holder is None else holder
+        where = labels.get(holder_id, worker_label(holder_id))
+        before = "" if holder is None else _position(machine, graph_id, chunk, holder, steps.get(holder))
+        growing = machine.growing().get(holder_id)
+        if growing is not None and growing[:2] == (graph_id, chunk):
             before = f", and waits for {format_bytes(growing[2])} of memory to grow by"
-        yield f"{name} is in the hands of {where}{before}"
+        yield f"{name} is dispatched to {where}{before}"
     elif missing:
         yield f"{name} waits for {len(missing)} of its {len(run.graph.inputs[chunk])} inputs"
-        yield from _reasons(machine, run, number, missing[0], now_s, steps, labels)
+        yield from _reasons(machine, run, graph_id, missing[0], now_s, steps, labels)
     else:
         yield f"{name} is ready and {_why_ready(machine, run, chunk, now_s)}"
 
 
-def _position(machine: Machine, number: int, chunk: int, worker: int, step: RunningStep | None) -> str:
-    if step is not None and step[:2] == (number, chunk):
+def _position(machine: Machine, graph_id: int, chunk: int, worker: int, step: RunningStep | None) -> str:
+    if step is not None and step[:2] == (graph_id, chunk):
         return f", which {_DOES[step.name]} it"
-    position = machine.in_hand(worker).index((number, chunk))
+    position = machine.dispatched_to(worker).index((graph_id, chunk))
     return f", behind {position} others" if position else ", and next or running"
 
 
 def _why_ready(machine: Machine, run: GraphRun, chunk: int, now_s: float) -> str:
-    number = run.number
-    due_s = machine.retry_due_s(number, chunk)
+    graph_id = run.id
+    due_s = machine.retry_due_s(graph_id, chunk)
     if due_s is not None:
         return f"will be tried again in {max(due_s - now_s, 0):.1f} s"
-    if machine.is_to_run_alone(number, chunk):
+    if machine.is_to_run_alone(graph_id, chunk):
         return (
             "waits for all workers to have nothing to do: it took one past the memory limit, and is to run alone"
         )
-    if machine.blocked is not None and machine.blocked[:2] == (number, chunk):
+    if machine.blocked is not None and machine.blocked[:2] == (graph_id, chunk):
         return _waits_for_memory(run, chunk, machine.blocked[2])
-    if missing := machine.missing_resources(number, chunk):
+    if missing := machine.missing_resources(graph_id, chunk):
         wanted = [f"{amount:g} {name}, of which {free:g} is free" for name, amount, free in missing]
         return f"waits for {' and '.join(wanted)}"
     return "waits for a worker"

@@ -124,9 +124,9 @@ class ChunkMeasurements(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class GraphRun:
-    """A graph in the engine's hands."""
+    """A graph that the engine computes."""
 
-    number: int
+    id: int
     graph: ChunkGraph
     plan: GraphPlan
     context: int
@@ -166,8 +166,8 @@ class GraphRun:
         self.values = dict(self.graph.values)
         count = len(self.graph)
         durations_s, stored_bytes = array("f", [-1.0]) * count, array("q", [0]) * count
-        self.measurements = ChunkMeasurements(self.number, self.graph.keys, durations_s, stored_bytes)
-        self.subtask_ids = SubtaskIds(self.number, self.graph.inputs)
+        self.measurements = ChunkMeasurements(self.id, self.graph.keys, durations_s, stored_bytes)
+        self.subtask_ids = SubtaskIds(self.id, self.graph.inputs)
 
     def name_of(self, chunk: int) -> str:
         """Return a chunk's name in messages: its key, and its id in brackets."""

@@ -59,11 +59,11 @@ class EndingWorkers:
 
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
-        #: By number, each with the time at which it is killed.
+        #: By id, each with the time at which it is killed.
         self._handles: dict[int, tuple[WorkerHandle, float]] = {}
 
-    def __contains__(self, number: int) -> bool:
-        return number in self._handles
+    def __contains__(self, worker_id: int) -> bool:
+        return worker_id in self._handles
 
     def __len__(self) -> int:
         return len(self._handles)
@@ -79,19 +79,19 @@ class EndingWorkers:
 
     def await_end(self, handle: WorkerHandle) -> None:
         """Record that a worker is about to end by itself."""
-        self._handles[handle.number] = handle, time.monotonic() + self._grace_s
+        self._handles[handle.id] = handle, time.monotonic() + self._grace_s
 
     def collect(self, now_s: float) -> list[WorkerHandle]:
         """Return the workers that have ended, with their descriptors closed."""
         ended = []
-        for number, (handle, end_s) in list(self._handles.items()):
+        for worker_id, (handle, end_s) in list(self._handles.items()):
             handle.write()
             # Read its last messages, or it would block on a full socket.
             with contextlib.suppress(OSError, UnreadableStream):
                 handle.read()
             if handle.has_ended() or (handle.is_process and now_s >= end_s):
                 handle.close()
-                del self._handles[number]
+                del self._handles[worker_id]
                 ended.append(handle)
         return ended
 

@@ -38,10 +38,10 @@ class Inspection:
         if key is None:
             return self._call(self._explain, patience_s)
         # The calling thread looks the key up: comparing a user's objects may run any code, for any time.
-        for number, run in list(self._registry.runs.items()):
+        for graph_id, run in list(self._registry.runs.items()):
             chunk = run.graph.ids.get(key)
             if chunk is not None:
-                return self._call(partial(self._explain_chunk, number, chunk), patience_s)
+                return self._call(partial(self._explain_chunk, graph_id, chunk), patience_s)
         raise KeyError(
             f"no computation that goes on has the key {key!r}; of a chain that runs as one it is the last's"
         )
@@ -59,7 +59,7 @@ class Inspection:
         # The calling thread measures: without /proc each process takes a while. Threads own no memory besides
         # their process's.
         workers = list(self._registry.workers.items())
-        pids = {number: handle.pid for number, handle in workers if handle.is_process}
+        pids = {worker_id: handle.pid for worker_id, handle in workers if handle.is_process}
         return self._call(partial(self._memory, measure_processes(os.getpid(), pids)))
 
     def measurements(self) -> list[ChunkMeasurements]:
@@ -84,26 +84,26 @@ class Inspection:
     def current(self, worker: int) -> tuple[int, int] | None:
         """Return graph and chunk that a worker runs or will begin next."""
         running = self.running(worker)
-        return next(iter(self._machine.in_hand(worker)), None) if running is None else running
+        return next(iter(self._machine.dispatched_to(worker)), None) if running is None else running
 
     def _explain(self) -> str:
         machine, registry = self._machine, self._registry
-        waiting = {number: reservation.key for number, reservation in registry.reservations.items()}
+        waiting = {id: reservation.key for id, reservation in registry.reservations.items()}
         return explain(
             machine, registry.runs, self._labels(), self._steps(), waiting, len(registry.objects.persisted)
         )
 
-    def _explain_chunk(self, number: int, chunk: int) -> str:
-        run = self._registry.runs[number]
+    def _explain_chunk(self, graph_id: int, chunk: int) -> str:
+        run = self._registry.runs[graph_id]
         return explain_chunk(self._machine, run, chunk, time.monotonic(), self._steps(), self._labels())
 
     def _labels(self) -> dict[int, str]:
-        return {number: handle.label for number, handle in self._registry.workers.items()}
+        return {worker_id: handle.label for worker_id, handle in self._registry.workers.items()}
 
     def _state(self) -> dict[str, Any]:
         machine, registry = self._machine, self._registry
         return {
-            "graphs": [{"graph": number, "chunks": machine.counts(number)} for number in registry.runs],
+            "graphs": [{"graph": graph_id, "chunks": machine.counts(graph_id)} for graph_id in registry.runs],
             "persisted": len(registry.objects.persisted),
             "reservations": [
                 {"key": waits.key, "bytes": waits.size_bytes, "granted": waits.answer is None}
@@ -118,16 +118,16 @@ class Inspection:
     def _entries(self) -> list[dict[str, Any]]:
         machine, registry, steps = self._machine, self._registry, self._steps()
         workers = []
-        for number, handle in registry.workers.items():
-            step = steps.get(number)
+        for worker_id, handle in registry.workers.items():
+            step = steps.get(worker_id)
             workers.append(
                 {
-                    "worker": number,
+                    "worker": worker_id,
                     "label": handle.label,
                     "pid": handle.pid,
                     "running": None if step is None else registry.runs[step.graph].graph.keys[step.chunk],
                     "step": None if step is None else step.name,
-                    "in_hand": len(machine.in_hand(number)),
+                    "dispatched": len(machine.dispatched_to(worker_id)),
                 }
             )
         return workers
@@ -174,4 +174,4 @@ class Inspection:
 
     def _dispatched_of(self, graph: int) -> list[int]:
         holders = [*self._registry.workers, CLIENT]
-        return [chunk for holder in holders for number, chunk in self._machine.in_hand(holder) if number == graph]
+        return [chunk for holder in holders for id, chunk in self._machine.dispatched_to(holder) if id == graph]

@@ -42,23 +42,23 @@ class EngineView:
 
     Attributes
     ----------
-    number : int
+    id : int
         Unique among the engines of this process.
     is_agent : bool
         As given.
     runs : dict
-        The computations by graph number, for the engine's thread.
+        The computations by graph id, for the engine's thread.
     labels : dict
-        Display names by worker number, also of a worker that has just ended, and of the user's process.
+        Display names by worker id, also of a worker that has just ended, and of the user's process.
     """
 
-    _numbers = itertools.count(1)
+    _ids = itertools.count(1)
 
     def __init__(self, registry: Registry, memory: Memory, is_agent: bool) -> None:
         self.is_agent = is_agent
         self._registry = registry
         self._memory_limit = registry.settings.memory_limit
-        self.number = next(self._numbers)
+        self.id = next(self._ids)
         self.runs = registry.runs
         self.labels = {CLIENT: worker_label(CLIENT)}
         self._key_of = registry.objects.key_of
@@ -104,17 +104,15 @@ class EngineView:
     def computed(self) -> dict[int, int]:
         """Return the number of computed chunks of each computation, by its number."""
         runs = list(self.runs.items())
-        return {
-            number: int(np.count_nonzero(np.asarray(run.measurements.durations_s) >= 0)) for number, run in runs
-        }
+        return {id: int(np.count_nonzero(np.asarray(run.measurements.durations_s) >= 0)) for id, run in runs}
 
     def pids(self) -> dict[int, int]:
-        """Return the system's id of each worker's process or thread, by the worker's number."""
-        return {number: handle.pid for number, handle in list(self._workers.items())}
+        """Return the system's id of each worker's process or thread, by the worker's id."""
+        return {worker_id: handle.pid for worker_id, handle in list(self._workers.items())}
 
     def running(self) -> dict[int, SubtaskId | None]:
         """Return the subtask that each worker runs. Workers know no stage: it is 0."""
-        return {number: self._control.running(number) for number in list(self._workers)}
+        return {worker_id: self._control.running(worker_id) for worker_id in list(self._workers)}
 
 
 class Listener:

@@ -74,7 +74,7 @@ class EngineLoop:
         self.view = EngineView(registry, machine.memory, is_agent)
         self.inspection = Inspection(machine, registry, commands, self.view)
         path = settings.scheduler_log
-        self._recorder = None if path is None else Recorder(path, self.view.number, machine.parameters)
+        self._recorder = None if path is None else Recorder(path, self.view.id, machine.parameters)
         self._selector = selectors.DefaultSelector()
         self._selector.register(commands.reader, selectors.EVENT_READ, None)
         # Greenlets would compute one after the other, and none could wait for its socket alone.
@@ -96,7 +96,7 @@ class EngineLoop:
             machine, registry, watch, self.workforce, self.inspection, self.view, self.post
         )
         self._cancellation = Cancellation(
-            registry.workers, registry.control, machine.in_hand, settings.cancel_grace_s
+            registry.workers, registry.control, machine.dispatched_to, settings.cancel_grace_s
         )
         self._executor = Executor(
             registry, self.workforce, self.memory, self._cancellation, self.view, commands, self.post
@@ -233,9 +233,9 @@ class EngineLoop:
         if self.startup.loading or workforce.template.is_awaiting or workforce.ending or self.memory.is_renewing:
             # New workers or free memory will come.
             return
-        for number in self.machine.stalled():
-            self.registry.runs[number].inbox.put(Stopped(Stalled(self.inspection.explain())))
-            self.post(GraphCancelled(number))
+        for graph_id in self.machine.stalled():
+            self.registry.runs[graph_id].inbox.put(Stopped(Stalled(self.inspection.explain())))
+            self.post(GraphCancelled(graph_id))
 
     def _give_back(self, now_s: float) -> None:
         """Return unused resources: free memory after some time without work, the workers after more."""

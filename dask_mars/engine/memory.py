@@ -115,7 +115,7 @@ class WorkerMemory:
 
 
 class Orders(NamedTuple):
-    """Workers to pause, resume and end, by number."""
+    """Workers to pause, resume and end, by id."""
 
     pause: tuple[int, ...] = ()
     resume: tuple[int, ...] = ()
@@ -136,8 +136,8 @@ def slack_bytes(limit_bytes: int, num_workers: int) -> int:
 
 def idle_above(workers: Mapping[int, WorkerMemory], most_bytes: int) -> list[int]:
     """Return the idle workers that have grown by more than `most_bytes`, largest growth last."""
-    idle = [(worker.growth_bytes, number) for number, worker in workers.items() if worker.running is None]
-    return [number for growth_bytes, number in sorted(idle) if growth_bytes > most_bytes]
+    idle = [(worker.growth_bytes, worker_id) for worker_id, worker in workers.items() if worker.running is None]
+    return [worker_id for growth_bytes, worker_id in sorted(idle) if growth_bytes > most_bytes]
 
 
 def decide(
@@ -150,12 +150,12 @@ def decide(
 ) -> Orders:
     """Decide which workers to pause, resume or end; negative `free_bytes` exceed the limit."""
     paused = sorted(
-        (worker.growth_bytes, number) for number, worker in workers.items() if worker.paused_s is not None
+        (worker.growth_bytes, worker_id) for worker_id, worker in workers.items() if worker.paused_s is not None
     )
 
-    def is_over(number: int) -> bool:
+    def is_over(worker_id: int) -> bool:
         """Return whether a worker's pause has lasted its maximum."""
-        since_s = workers[number].paused_s
+        since_s = workers[worker_id].paused_s
         assert since_s is not None
         return now_s - since_s > (_LONGEST_PAUSE_S if may_shrink else _PAUSE_S)
 
@@ -171,8 +171,8 @@ def decide(
     # Arrays may have taken a worker's share. Past the limit all growing workers wait.
     least_bytes = share_bytes // (2 if free_bytes > 0 else 16)
     growing = [
-        number
-        for number, worker in workers.items()
+        worker_id
+        for worker_id, worker in workers.items()
         if (worker.grown_bytes > _GROWING_BYTES or (is_last and worker.grown_per_s > _SLOW_BYTES_PER_S))
         # Granted bytes count only far past the limit; until then the worker's next request is refused.
         and worker.growth_bytes - (worker.asked_bytes if 2 * free_bytes > -margin_bytes else 0) > least_bytes
@@ -214,20 +214,20 @@ class MemoryWatch:
         #: Latest time of the next measurement, on the monotonic clock.
         self.next_s = 0.0
 
-    def add(self, number: int, pid: int) -> None:
+    def add(self, worker_id: int, pid: int) -> None:
         """Register a worker that has come up."""
         taken = estimate_memory([pid], proc=self._proc)
-        self.workers[number] = WorkerMemory(pid, taken, taken, begun_bytes=taken)
+        self.workers[worker_id] = WorkerMemory(pid, taken, taken, begun_bytes=taken)
 
-    def remove(self, number: int) -> None:
+    def remove(self, worker_id: int) -> None:
         """Unregister a worker that has ended."""
-        self.workers.pop(number, None)
+        self.workers.pop(worker_id, None)
 
     def look(
         self,
         pids: Iterable[int],
         running: Callable[[int], Running],
-        asked_bytes: Callable[[int], int] = lambda number: 0,
+        asked_bytes: Callable[[int], int] = lambda worker_id: 0,
         with_libraries: bool = True,
     ) -> None:
         """Measure the memory of processes."""
@@ -235,9 +235,9 @@ class MemoryWatch:
         began_s = time.thread_time()
         proc = self._proc
         known = set()
-        for number, worker in self.workers.items():
+        for worker_id, worker in self.workers.items():
             private_bytes = estimate_memory([worker.pid], proc=proc)
-            worker.update(private_bytes, running(number), asked_bytes(number))
+            worker.update(private_bytes, running(worker_id), asked_bytes(worker_id))
             known.add(worker.pid)
         starting = [pid for pid in pids if pid not in known]
         self._starting_bytes = estimate_memory(starting, proc=proc)
@@ -270,8 +270,8 @@ class MemoryWatch:
         # Reserved growth is not counted a second time when the worker takes it.
         growth = sum(
             [
-                min(worker.growth_bytes, worker.asked_bytes + reserved_bytes(number))
-                for number, worker in self.workers.items()
+                min(worker.growth_bytes, worker.asked_bytes + reserved_bytes(worker_id))
+                for worker_id, worker in self.workers.items()
             ]
         )
         room = self._limit_bytes - self.private_bytes + growth - waiting_bytes
@@ -296,7 +296,7 @@ class MemoryWatch:
     def over_share(self) -> list[int]:
         """Return the workers that have grown past their share."""
         share = self.share_bytes
-        return [number for number, worker in self.workers.items() if worker.growth_bytes > share]
+        return [worker_id for worker_id, worker in self.workers.items() if worker.growth_bytes > share]
 
     def grown(self, is_strict: bool) -> list[int]:
         """Return the idle workers that exceed their share, or their baseline if `is_strict`."""
@@ -306,8 +306,8 @@ class MemoryWatch:
         """Return whether idle workers, and those that wait within a chunk, take much more than their baseline."""
         return any(
             worker.growth_bytes - worker.asked_bytes > _NOTED_BYTES
-            for number, worker in self.workers.items()
-            if worker.running is None or number in waiting
+            for worker_id, worker in self.workers.items()
+            if worker.running is None or worker_id in waiting
         )
 
     def growths(self) -> list[tuple[int, int, int]]:

@@ -60,10 +60,10 @@ class MemoryAccount:
     store_bytes, store_limit_bytes : int
         Results in memory, and their present limit.
     promised_bytes : int
-        Reservations of tasks in hand and of data on their way, and requests of running tasks. Tasks may use some
-        of it already.
+        Reservations of dispatched tasks and of data on their way, and requests of running tasks. Tasks may use
+        some of it already.
     private : tuple of ProcessMemory
-        Private memory of each process: the one that the engine lives in, then the workers by number.
+        Private memory of each process: the one that the engine lives in, then the workers by id.
     library_bytes : int
         Approximate memory of programs and libraries, which count once.
     on_disk_bytes : int
@@ -111,7 +111,7 @@ class MemoryAccount:
             yield _Row(2, "store", self.store_bytes, f"of {format_bytes(self.store_limit_bytes)}")
             yield from self._process_rows()
             yield _Row(1, "libraries", self.library_bytes, "counted once")
-        yield _Row(0, "promised", self.promised_bytes, "for tasks in hand")
+        yield _Row(0, "promised", self.promised_bytes, "for dispatched tasks")
         yield _Row(0, "on disk", self.on_disk_bytes, f"{format_bytes(self.spilled_bytes)} written since the start")
 
     def _process_rows(self) -> Iterator[_Row]:

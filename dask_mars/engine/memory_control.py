@@ -89,54 +89,54 @@ class MemoryControl:
         """Pause, resume and end workers."""
         watch, workforce = self.watch, self._workforce
         may_shrink = bool(self._machine.memory.spilling_bytes) or any(
-            worker.running is not None and worker.paused_s is None and not self._machine.is_growing(number)
-            for number, worker in watch.workers.items()
+            worker.running is not None and worker.paused_s is None and not self._machine.is_growing(worker_id)
+            for worker_id, worker in watch.workers.items()
         )
         orders = watch.decide(may_shrink, now_s)
-        for number in orders.pause:
-            watch.workers[number].paused_s = now_s
-            workforce.process(number).pause()
-        for number in orders.resume:
-            watch.workers[number].paused_s = None
-            workforce.process(number).resume()
-        for number in orders.end:
+        for worker_id in orders.pause:
+            watch.workers[worker_id].paused_s = now_s
+            workforce.process(worker_id).pause()
+        for worker_id in orders.resume:
+            watch.workers[worker_id].paused_s = None
+            workforce.process(worker_id).resume()
+        for worker_id in orders.end:
             # An idle worker may have received a chunk since the measurement, which does not count that chunk.
-            if watch.workers[number].running is not None or not self._machine.in_hand(number):
-                self._end_over_limit(number)
+            if watch.workers[worker_id].running is not None or not self._machine.dispatched_to(worker_id):
+                self._end_over_limit(worker_id)
 
-    def _asked_bytes(self, number: int) -> int:
+    def _asked_bytes(self, worker_id: int) -> int:
         """Return the bytes of private memory that a worker was granted for its present chunk."""
         # Requests between operands are not counted.
-        return 0 if self._inspection.running(number) is None else self._control.private_growth_bytes(number)
+        return 0 if self._inspection.running(worker_id) is None else self._control.private_growth_bytes(worker_id)
 
-    def _end_over_limit(self, number: int) -> None:
+    def _end_over_limit(self, worker_id: int) -> None:
         """End a worker that has exceeded its memory."""
         watch, limit_bytes = self.watch, self._settings.memory_limit
-        worker_bytes = watch.workers[number].private_bytes
+        worker_bytes = watch.workers[worker_id].private_bytes
         logger.log(
-            logging.INFO if self._inspection.current(number) is None else logging.WARNING,
+            logging.INFO if self._inspection.current(worker_id) is None else logging.WARNING,
             "worker %d is ended: it has taken %d bytes for itself, and all processes %d of %d",
-            number,
+            worker_id,
             worker_bytes,
             watch.used_bytes,
             limit_bytes,
         )
         others_bytes = watch.private_bytes - worker_bytes
         store_bytes = arena_bytes(self._registry.resources.arena_files)
-        self._workforce.end(number, OverLimit(worker_bytes, limit_bytes, others_bytes, store_bytes))
+        self._workforce.end(worker_id, OverLimit(worker_bytes, limit_bytes, others_bytes, store_bytes))
 
     def _adjust_limits(self, asked_bytes: int = 0) -> None:
         """Adjust the store's limits to the processes' private memory; when memory is short, free unused pages."""
         machine, workers = self._machine, self._workers
-        held = sum([self._control.held_bytes(number) for number in workers])
+        held = sum([self._control.held_bytes(worker_id) for worker_id in workers])
         self.limits = self.watch.limits(
             self._settings.store_limit, held + self._slack_bytes, machine.expected_private_bytes
         )
         wanted = machine.memory.awaited_bytes + asked_bytes
         is_eager = self.watch.used_bytes + wanted > _PRESSURE * self._settings.memory_limit
         self._registry.objects.is_short = is_eager
-        for number in workers:
-            self._control.set_eager(number, is_eager)
+        for worker_id in workers:
+            self._control.set_eager(worker_id, is_eager)
         now_s = time.monotonic()
         if is_eager and (asked_bytes or now_s - self._trimmed_s >= _WATCH_S):
             self._trimmed_s = now_s
@@ -177,8 +177,8 @@ class MemoryControl:
             return
         self._renewal = None
         if grown := self.watch.grown(is_strict):
-            for number in grown:
-                self._end_over_limit(number)
+            for worker_id in grown:
+                self._end_over_limit(worker_id)
             self.measure()
         self._post(WorkersRenewed())
 
@@ -186,21 +186,21 @@ class MemoryControl:
 
     def answer_requests(self) -> None:
         """Answer workers that ask for more memory."""
-        for number, asked_bytes in self._control.asking():
-            handle = self._workers.get(number)
-            if handle is None or (asked_bytes == handle.asked_bytes and self._machine.is_growing(number)):
+        for worker_id, asked_bytes in self._control.asking():
+            handle = self._workers.get(worker_id)
+            if handle is None or (asked_bytes == handle.asked_bytes and self._machine.is_growing(worker_id)):
                 continue
-            running = self._inspection.running(number)
+            running = self._inspection.running(worker_id)
             if running is None:
                 # The worker runs no chunk, so nothing counts this memory.
-                self._control.grant(number, asked_bytes)
+                self._control.grant(worker_id, asked_bytes)
                 continue
             handle.asked_bytes = asked_bytes
             self.measure(asked_bytes)
-            self._post(QuotaRequested(number, *running, asked_bytes))
-            if handle.asked_bytes and not self._machine.is_growing(number):
+            self._post(QuotaRequested(worker_id, *running, asked_bytes))
+            if handle.asked_bytes and not self._machine.is_growing(worker_id):
                 # No later event will answer this request.
-                self.grant(number, asked_bytes)
+                self.grant(worker_id, asked_bytes)
 
     def grant(self, worker: int, growth_bytes: int) -> None:
         """Allow a worker to grow."""

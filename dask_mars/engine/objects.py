@@ -155,29 +155,29 @@ class ObjectTable:
 
     def drop_copy(self, id: ObjectId) -> None:
         """Release a copy of a value of the user's process; the next worker that reads it gets a new one."""
-        number, chunk = id
-        if self._drop_ref(self._runs[number], chunk):
-            self._make_forget(number, [chunk])
+        graph_id, chunk = id
+        if self._drop_ref(self._runs[graph_id], chunk):
+            self._make_forget(graph_id, [chunk])
 
     def free(self, run: GraphRun, chunks: Sequence[int]) -> None:
         """Release chunks that a computation needs no more."""
-        files = self.files.get(run.number)
+        files = self.files.get(run.id)
         for chunk in chunks:
             self._drop_ref(run, chunk)
             if files and chunk in files:
-                self._forget_file(run.number, chunk)
+                self._forget_file(run.id, chunk)
             if run.values:
                 run.values.pop(chunk, None)
                 run.graph.values.pop(chunk, None)
-        self._make_forget(run.number, chunks)
+        self._make_forget(run.id, chunks)
 
     def forget(self, run: GraphRun) -> None:
         """Release every object of a computation that is over, but for those that the user refers to."""
         for ref in run.refs:
             if ref is not None:
                 self.blocks.decref_object(ref)
-        for chunk in list(self.files.get(run.number, ())):
-            self._forget_file(run.number, chunk)
+        for chunk in list(self.files.get(run.id, ())):
+            self._forget_file(run.id, chunk)
         for block in run.literal_blocks:
             self.blocks.decref(block)
 

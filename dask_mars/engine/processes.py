@@ -22,9 +22,7 @@ class ProcessHandle(WorkerHandle):
 
     is_process: ClassVar[bool] = True
 
-    def __init__(
-        self, number: int, control: int, descriptors: Collection[int], modules: Collection[str] = ()
-    ) -> None:
+    def __init__(self, id: int, control: int, descriptors: Collection[int], modules: Collection[str] = ()) -> None:
         ours, theirs = connected()
         options = {
             "path": sys.path,
@@ -32,7 +30,7 @@ class ProcessHandle(WorkerHandle):
             "parent": os.getpid(),
             "modules": list(modules),
             "control": control,
-            "starting_at": starting_at(number),
+            "starting_at": starting_at(id),
         }
         descriptors = (theirs.fileno(), control, *descriptors)
         #: Its activity when it was ended for lack of progress, else None.
@@ -50,7 +48,7 @@ class ProcessHandle(WorkerHandle):
             raise
         finally:
             theirs.close()
-        super().__init__(number, ours)
+        super().__init__(id, ours)
         self.pid = self.process.pid
         self.exit_descriptor = _watch_exit(self.pid)
 

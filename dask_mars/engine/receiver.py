@@ -58,9 +58,9 @@ class Receiver:
         if event is not None:
             self._post(event)
 
-    def _check(self, handle: WorkerHandle, number: int, chunks: Collection[int]) -> None:
-        if not self._holds(handle.number, number, chunks):
-            raise ProtocolError(f"it was not given all of {str(chunks)[:200]} of graph {number}")
+    def _check(self, handle: WorkerHandle, graph_id: int, chunks: Collection[int]) -> None:
+        if not self._holds(handle.id, graph_id, chunks):
+            raise ProtocolError(f"it was not given all of {str(chunks)[:200]} of graph {graph_id}")
 
     def _on_loaded(self, handle: WorkerHandle, message: messages.Loaded) -> None:
         handle.is_loaded = True
@@ -72,9 +72,9 @@ class Receiver:
         handle.start_error = message.error
 
     def _on_finished(self, handle: WorkerHandle, message: messages.Finished) -> Event:
-        number, chunks, refs, durations_s, peaks, steps_s = message
-        self._check(handle, number, chunks)
-        run = self._runs[number]
+        graph_id, chunks, refs, durations_s, peaks, steps_s = message
+        self._check(handle, graph_id, chunks)
+        run = self._runs[graph_id]
         sizes: dict[int, int] = {}
         fresh: dict[int, int] = {}
         map_outputs: list[int] = []
@@ -90,7 +90,7 @@ class Receiver:
                     # The worker's arena had no room, though later results of its operand may fit.
                     sizes[chunk] = stored_bytes[chunk] = fresh[chunk] = size_of(ref)
                     on_disk.append(chunk)
-                    self._registry.objects.add_file((number, chunk), ref)
+                    self._registry.objects.add_file((graph_id, chunk), ref)
                     self._registry.spill_writer.add_written(ref)
                 else:
                     sizes[chunk] = stored_bytes[chunk] = needed_bytes(ref)
@@ -101,12 +101,12 @@ class Receiver:
                 run.may_hold_files = True
         if run.saver is not None:
             run.saver.computed(chunks, refs, durations_s)
-        handle.known[number].update(chunks)
+        handle.known[graph_id].update(chunks)
         if run.observed:
             values = self._copies(chunks, refs) if run.values_wanted else {}
             run.inbox.put(client_messages.Done(chunks, handle.pid, values))
         return ChunksFinished(
-            handle.number, number, chunks, durations_s, sizes, fresh, peaks, steps_s, map_outputs, on_disk
+            handle.id, graph_id, chunks, durations_s, sizes, fresh, peaks, steps_s, map_outputs, on_disk
         )
 
     def _copies(self, chunks: list[int], refs: list[ObjectRef]) -> dict[int, Any]:
@@ -119,27 +119,27 @@ class Receiver:
         return values
 
     def _on_restored(self, handle: WorkerHandle, message: messages.Restored) -> Event:
-        number, refs = message
+        graph_id, refs = message
         # The chunk that read it is reported later, so neither the graph nor its chunks can be gone.
-        if None in map(self._runs[number].refs.__getitem__, refs):
-            raise ProtocolError(f"it restored values of graph {number} that are not stored: {str(refs)[:200]}")
+        if None in map(self._runs[graph_id].refs.__getitem__, refs):
+            raise ProtocolError(f"it restored values of graph {graph_id} that are not stored: {str(refs)[:200]}")
         for chunk, ref in refs.items():
-            self._registry.objects.move([(number, chunk)], ref, besides=handle)
-        return ChunksRestored(handle.number, number, list(refs))
+            self._registry.objects.move([(graph_id, chunk)], ref, besides=handle)
+        return ChunksRestored(handle.id, graph_id, list(refs))
 
     def _on_forgotten(self, handle: WorkerHandle, message: messages.Forgotten) -> None:
         self._registry.note_forgotten(message.graph, handle)
 
     def _on_failed(self, handle: WorkerHandle, message: messages.Failed) -> Event:
-        number, chunk, record, final = message
-        self._check(handle, number, [chunk])
-        self._runs[number].errors[chunk] = record
-        return ChunkFailed(handle.number, number, chunk, final)
+        graph_id, chunk, record, final = message
+        self._check(handle, graph_id, [chunk])
+        self._runs[graph_id].errors[chunk] = record
+        return ChunkFailed(handle.id, graph_id, chunk, final)
 
     def _on_returned(self, handle: WorkerHandle, message: messages.Returned) -> Event:
-        number, chunks, reason = message
-        self._check(handle, number, chunks)
-        run = self._runs[number]
+        graph_id, chunks, reason = message
+        self._check(handle, graph_id, chunks)
+        run = self._runs[graph_id]
         to_client = False
         if reason == "client_only":
             to_client = True
@@ -151,7 +151,7 @@ class Receiver:
         if to_client and logger.isEnabledFor(logging.DEBUG):
             name = run.name_of(chunks[0])
             logger.debug("%s runs in the user's process: it is %s between processes", name, reason)
-        return ChunksReturned(handle.number, number, chunks, to_client)
+        return ChunksReturned(handle.id, graph_id, chunks, to_client)
 
     def _on_retained(self, handle: WorkerHandle, message: messages.Retained) -> None:
         for block in message.blocks:

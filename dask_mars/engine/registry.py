@@ -57,19 +57,19 @@ class Registry:
 
     def forget(self, run: GraphRun) -> None:
         """Release everything of a computation."""
-        del self.runs[run.number]
+        del self.runs[run.id]
         self.last_measurements = run.measurements
         self.objects.forget(run)
         holders = set()
         for handle in self.workers.values():
-            if handle.known.pop(run.number, None) is not None:
-                handle.operands.pop(run.number, None)
-                handle.to_free.pop(run.number, None)
-                handle.send(Forget(run.number, run.may_hold_files))
+            if handle.known.pop(run.id, None) is not None:
+                handle.operands.pop(run.id, None)
+                handle.to_free.pop(run.id, None)
+                handle.send(Forget(run.id, run.may_hold_files))
                 holders.add(handle)
         if run.may_hold_files:
-            self._forgetting[run.number] = holders, run.inbox
-            self._tell_if_forgotten(run.number)
+            self._forgetting[run.id] = holders, run.inbox
+            self._tell_if_forgotten(run.id)
         self.sender.prune_contexts({run.context for run in self.runs.values()})
 
     def note_forgotten(self, graph: int, handle: WorkerHandle) -> None:

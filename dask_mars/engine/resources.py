@@ -24,8 +24,8 @@ class Resources:
         sizes = [capacity_bytes] * (count + 1) + [self.control_bytes]
         descriptors: list[int] = []
         try:
-            for number, size in enumerate(sizes):
-                descriptors.append(arenas.create(f"dask-mars-{number}", size))
+            for index, size in enumerate(sizes):
+                descriptors.append(arenas.create(f"dask-mars-{index}", size))
             *views, control = [arenas.Arena(*made) for made in zip(descriptors, sizes, strict=True)]
             self.locks_file = _locks_file()
         except OSError as error:

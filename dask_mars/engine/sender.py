@@ -52,23 +52,23 @@ class Sender:
     def __init__(self, store: Store, blocks: ReferenceCounts) -> None:
         self._store = store
         self._blocks = blocks
-        #: Numbers of the operands' functions.
+        #: Ids of the operands' functions.
         self._mapping = FunctionRegistry()
-        #: Surroundings of tasks, by number.
+        #: Surroundings of tasks, by id.
         self.contexts: dict[int, Surroundings] = {}
         self._newest_context = -1
         #: Bytes of the user's arrays that threads have read in place.
         self.borrowed_bytes = 0
 
-    def add_context(self, number: int, surroundings: Surroundings) -> None:
-        """Record surroundings under a number."""
-        self.contexts[number] = surroundings
-        self._newest_context = number
+    def add_context(self, id: int, surroundings: Surroundings) -> None:
+        """Record surroundings under an id."""
+        self.contexts[id] = surroundings
+        self._newest_context = id
 
     def prune_contexts(self, used: set[int]) -> None:
         """Forget all surroundings but these and the newest, which is likely to be used again."""
-        for number in self.contexts.keys() - used - {self._newest_context}:
-            del self.contexts[number]
+        for id in self.contexts.keys() - used - {self._newest_context}:
+            del self.contexts[id]
 
     def send(
         self, handle: WorkerHandle, run: GraphRun, chunks: list[int], restores: list[int], timed: bool
@@ -76,8 +76,8 @@ class Sender:
         """Send chunks to a worker with everything new to it, and return the chunks that cannot be sent."""
         unsent = Unsent([], [])
         operand_of, inputs = run.graph.operand_of, run.graph.inputs
-        sent = handle.operands.setdefault(run.number, set())
-        known = handle.known.setdefault(run.number, set())
+        sent = handle.operands.setdefault(run.id, set())
+        known = handle.known.setdefault(run.id, set())
         operands: dict[int, PackedOperand] = {}
         refs: dict[int, ObjectRef] = {}
         borrowed: list[int] = []
@@ -117,9 +117,7 @@ class Sender:
             self._send_context(handle, run)
         paths = self._new_paths(handle, operands.values())
         packed = pack_numbers(good)
-        handle.send(
-            Run(run.number, run.context, timed, packed, records, refs, restores, borrowed, operands, paths)
-        )
+        handle.send(Run(run.id, run.context, timed, packed, records, refs, restores, borrowed, operands, paths))
         return unsent
 
     def _send_context(self, handle: WorkerHandle, run: GraphRun) -> None:
@@ -130,15 +128,15 @@ class Sender:
         for text in surroundings.losses() if handle.is_process else ():
             run.inbox.put(Warned(pickle.dumps((text, RuntimeWarning, __file__, 0))))
 
-    def _packed_operand(self, run: GraphRun, number: int) -> PackedOperand:
-        if number not in run.packed:
-            operand = run.graph.operands[number]
+    def _packed_operand(self, run: GraphRun, operand_id: int) -> PackedOperand:
+        if operand_id not in run.packed:
+            operand = run.graph.operands[operand_id]
             try:
-                run.packed[number] = pack_operand(operand, self._mapping, partial(self._dumps, run))
+                run.packed[operand_id] = pack_operand(operand, self._mapping, partial(self._dumps, run))
             except BaseException as error:
                 logger.debug("%s runs in the user's process: %s", operand, error)
-                run.packed[number] = None
-        packed = run.packed[number]
+                run.packed[operand_id] = None
+        packed = run.packed[operand_id]
         if packed is None:
             raise pickle.PicklingError
         return packed

@@ -14,17 +14,17 @@ class StartWatch:
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        #: Due time of each worker, by number, and its progress at the last check.
+        #: Due time of each worker, by id, and its progress at the last check.
         self._due: dict[int, tuple[float, int]] = {}
         self._failures: Counter[int] = Counter()
 
-    def begin(self, number: int, progress: int, now_s: float) -> None:
+    def begin(self, worker_id: int, progress: int, now_s: float) -> None:
         """Watch a worker from now on."""
-        self._due[number] = now_s + self._timeout_s, progress
+        self._due[worker_id] = now_s + self._timeout_s, progress
 
-    def end(self, number: int) -> None:
+    def end(self, worker_id: int) -> None:
         """Stop watching a worker."""
-        self._due.pop(number, None)
+        self._due.pop(worker_id, None)
 
     def next_s(self) -> float | None:
         """Return the next due time, None if no worker is watched."""
@@ -33,26 +33,26 @@ class StartWatch:
     def stuck(self, progress_of: Callable[[int], int], now_s: float) -> list[int]:
         """Return the workers without progress since the last check, and stop watching them."""
         found = []
-        for number, (due_s, before) in list(self._due.items()):
+        for worker_id, (due_s, before) in list(self._due.items()):
             if due_s > now_s:
                 continue
-            progress = progress_of(number)
+            progress = progress_of(worker_id)
             if progress == before:
-                self.end(number)
-                found.append(number)
+                self.end(worker_id)
+                found.append(worker_id)
             else:
-                self.begin(number, progress, now_s)
+                self.begin(worker_id, progress, now_s)
         return found
 
     def came_up(self) -> None:
         """Record that a worker process is up."""
         self._failures.clear()
 
-    def failed(self, number: int) -> int:
+    def failed(self, worker_id: int) -> int:
         """Record that a worker ended before it was up; return its number of failed starts in a row."""
-        self._failures[number] += 1
-        return self._failures[number]
+        self._failures[worker_id] += 1
+        return self._failures[worker_id]
 
-    def is_hopeless(self, number: int) -> bool:
+    def is_hopeless(self, worker_id: int) -> bool:
         """Return whether another start of a worker is likely to fail."""
-        return self._failures[number] >= _ATTEMPTS
+        return self._failures[worker_id] >= _ATTEMPTS

@@ -37,7 +37,7 @@ class Startup:
     def __init__(self, is_wanted: bool, memory_limit: int, num_workers: int) -> None:
         self.is_wanted = is_wanted and memory_limit >= _LEAST_LIMIT
         self._num_workers = num_workers
-        #: Processes that still import while a thread computes in their place, by number.
+        #: Processes that still import while a thread computes in their place, by id.
         self.loading: dict[int, ProcessHandle] = {}
         #: Time with work and a processor for it, and the number of computed chunks.
         self._busy_s, self._finished = 0.0, 0

@@ -251,7 +251,7 @@ class TemplateUser:
         self._timeout_s = timeout_s
         #: Whether processes will start as soon as the template is up.
         self.is_awaiting = self.is_unused = False
-        #: Numbers of those in whose place no thread computes.
+        #: Ids of those in whose place no thread computes.
         self.awaited: set[int] = set()
 
     def is_awaited(self) -> bool:
@@ -265,7 +265,7 @@ class TemplateUser:
         return now_s + _POLL_S if self.is_awaiting else None
 
     def take_due(self) -> set[int]:
-        """Return the numbers of processes that have waited long enough."""
+        """Return the ids of processes that have waited long enough."""
         if not self.is_awaiting or self.is_awaited():
             return set()
         due, self.awaited = self.awaited, set()

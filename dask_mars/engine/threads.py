@@ -22,9 +22,9 @@ class ThreadHandle(WorkerHandle):
 
     is_process: ClassVar[bool] = False
 
-    def __init__(self, number: int, serve: Callable[[socket.socket, IdleTime], list[tuple[int, int]]]) -> None:
+    def __init__(self, id: int, serve: Callable[[socket.socket, IdleTime], list[tuple[int, int]]]) -> None:
         ours, theirs = connected()
-        super().__init__(number, ours)
+        super().__init__(id, ours)
         self.is_loaded = True
         self.is_leaving = False
         #: After its end: offset and size in bytes of blocks of its arena that this process still uses.
@@ -34,7 +34,7 @@ class ThreadHandle(WorkerHandle):
         #: Descriptor of the system's scheduling counters; None before the first use, -1 if unavailable.
         self._counts: int | None = None
         self._thread = threading.Thread(
-            target=self._run, args=(theirs,), name=f"dask-mars-worker-{number}", daemon=True
+            target=self._run, args=(theirs,), name=f"dask-mars-worker-{id}", daemon=True
         )
         self._thread.start()
         self.pid = self._thread.native_id or 0

@@ -39,8 +39,8 @@ class WorkerHandle(ABC):
     #: Becomes readable when the worker has ended, where the system supports that.
     exit_descriptor: int | None = None
 
-    def __init__(self, number: int, connection: socket.socket) -> None:
-        self.number = number
+    def __init__(self, id: int, connection: socket.socket) -> None:
+        self.id = id
         self.socket = connection
         #: Whether it has imported its modules, and whether it can compute.
         self.is_loaded = self.ready = False
@@ -69,7 +69,7 @@ class WorkerHandle(ABC):
     @property
     def label(self) -> str:
         """Return its display name."""
-        return worker_label(self.number, self.pid, is_thread=not self.is_process)
+        return worker_label(self.id, self.pid, is_thread=not self.is_process)
 
     def start(self, start: Start) -> None:
         """Send it its start message."""

@@ -73,9 +73,9 @@ class Workforce:
 
     # -- who is there -----------------------------------------------------------------------------------------
 
-    def process(self, number: int) -> ProcessHandle:
+    def process(self, worker_id: int) -> ProcessHandle:
         """Return a worker that is a process."""
-        handle = self._workers[number]
+        handle = self._workers[worker_id]
         assert isinstance(handle, ProcessHandle)
         return handle
 
@@ -96,22 +96,22 @@ class Workforce:
         return times
 
     def _is_loading(self, handle: WorkerHandle) -> bool:
-        return self._startup.loading.get(handle.number) is handle
+        return self._startup.loading.get(handle.id) is handle
 
     # -- start ------------------------------------------------------------------------------------------------
 
     def start_processes(self) -> None:
-        """Start a process for each vacant number."""
-        for number in range(self._settings.num_workers):
-            if number not in self._workers and number not in self.ending:
-                self._start_process(number)
+        """Start a process for each vacant id."""
+        for worker_id in range(self._settings.num_workers):
+            if worker_id not in self._workers and worker_id not in self.ending:
+                self._start_process(worker_id)
 
     def staff(self, now_s: float) -> None:
         """Release the blocks of ended workers; if there is work, start or replace workers."""
         for handle in self.ending.collect(now_s):
             self._release_ended(handle)
-        for number in self.template.take_due():
-            self._put_to_work(self._launch(number))
+        for worker_id in self.template.take_due():
+            self._put_to_work(self._launch(worker_id))
         if self.template.is_unused and not (self.ending or self._startup.loading):
             self.template.leave()
         startup, runs = self._startup, self._runs.values()
@@ -129,37 +129,37 @@ class Workforce:
                 self._replace_threads(count, joins=is_short or startup.is_worth_joining(runs, now_s))
 
     def _start_missing(self) -> None:
-        """Start a worker for each vacant number."""
-        for number in range(self._settings.num_workers):
-            if number in self._workers or number in self.ending or number in self.template.awaited:
+        """Start a worker for each vacant id."""
+        for worker_id in range(self._settings.num_workers):
+            if worker_id in self._workers or worker_id in self.ending or worker_id in self.template.awaited:
                 continue
-            loading = self._startup.loading.pop(number, None)
+            loading = self._startup.loading.pop(worker_id, None)
             if loading is not None:
                 self._put_to_work(loading)
             elif self._startup.may_use_threads(self._runs.values()):
-                self._start_thread(number)
+                self._start_thread(worker_id)
             else:
-                self._start_process(number)
+                self._start_process(worker_id)
 
-    def _start_process(self, number: int) -> None:
+    def _start_process(self, worker_id: int) -> None:
         """Start a worker process and queue work for it: the socket buffers messages until it is up."""
         if self.template.is_awaited():
-            self.template.awaited.add(number)
+            self.template.awaited.add(worker_id)
         else:
-            self._put_to_work(self._launch(number))
+            self._put_to_work(self._launch(worker_id))
 
-    def _launch(self, number: int) -> ProcessHandle:
+    def _launch(self, worker_id: int) -> ProcessHandle:
         """Launch a worker process, which imports modules and then waits for its start message."""
         resources = self._resources
         inherited = (resources.locks_file, self._wake_writer, *resources.arena_files)
-        self._control.clear_progress(number)
+        self._control.clear_progress(worker_id)
         try:
             modules = sorted({module for run in self._runs.values() for module in run.modules})
-            handle = ProcessHandle(number, resources.control_file, inherited, modules)
+            handle = ProcessHandle(worker_id, resources.control_file, inherited, modules)
         except OSError as error:
             raise WorkerStartFailed(1, f"could not be run ({error})") from error
         self._listen_to(handle)
-        self._starts.begin(number, 0, time.monotonic())
+        self._starts.begin(worker_id, 0, time.monotonic())
         return handle
 
     def _listen_to(self, handle: WorkerHandle) -> None:
@@ -169,43 +169,43 @@ class Workforce:
 
     def _put_to_work(self, handle: ProcessHandle) -> None:
         """Send a worker process its start message, and let the machine give it work."""
-        number = handle.number
-        self._control.clear(number)
-        handle.start(self._start_message(number))
-        self._starts.begin(number, self._control.progress(number), time.monotonic())
-        self._workers[number] = handle
-        self._view.labels[number] = handle.label
+        worker_id = handle.id
+        self._control.clear(worker_id)
+        handle.start(self._start_message(worker_id))
+        self._starts.begin(worker_id, self._control.progress(worker_id), time.monotonic())
+        self._workers[worker_id] = handle
+        self._view.labels[worker_id] = handle.label
         # The process waits for this message before it does anything else.
         self.write(handle)
-        self._post(WorkerStarted(number))
+        self._post(WorkerStarted(worker_id))
 
-    def _start_thread(self, number: int) -> None:
+    def _start_thread(self, worker_id: int) -> None:
         """Let a thread of this process compute until a worker process replaces it."""
-        self._control.clear(number)
+        self._control.clear(worker_id)
         serve = partial(
             worker_thread.serve,
-            start=self._start_message(number),
+            start=self._start_message(worker_id),
             arenas=self._registry.store.arenas,
             page=self._control,
             borrowed_array=lambda graph, chunk: self._runs[graph].values[chunk],
             variables_of=lambda graph: self._runs[graph].variables,
         )
-        handle = self._workers[number] = ThreadHandle(number, serve)
-        self._view.labels[number] = handle.label
+        handle = self._workers[worker_id] = ThreadHandle(worker_id, serve)
+        self._view.labels[worker_id] = handle.label
         self._listen_to(handle)
         self.is_up = True
-        self._post(WorkerStarted(number, is_thread=True))
+        self._post(WorkerStarted(worker_id, is_thread=True))
 
-    def _start_message(self, number: int) -> Start:
+    def _start_message(self, worker_id: int) -> Start:
         settings, resources = self._settings, self._resources
         return Start(
-            number=number,
+            worker=worker_id,
             arguments=list(sys.argv),
             main=main_origin(),
             arenas=resources.arena_files,
             capacity_bytes=resources.capacity_bytes,
             memory_limit=settings.memory_limit,
-            live=self._blocks.live(number),
+            live=self._blocks.live(worker_id),
             control=resources.control_file,
             control_bytes=resources.control_bytes,
             locks=resources.locks_file,
@@ -221,16 +221,16 @@ class Workforce:
         loading = self._startup.loading
         missing = count - sum([handle.is_process for handle in self._workers.values()]) - len(loading)
         threads_suffice = self._startup.may_use_threads(self._runs.values())
-        for number, handle in self._workers.items():
+        for worker_id, handle in self._workers.items():
             if not isinstance(handle, ThreadHandle) or handle.is_leaving:
                 continue
-            successor = loading.get(number)
+            successor = loading.get(worker_id)
             if successor is None:
                 # Where threads suffice, nothing waits for processes that do not come up.
-                if missing > 0 and not (threads_suffice and self._starts.is_hopeless(number)):
+                if missing > 0 and not (threads_suffice and self._starts.is_hopeless(worker_id)):
                     missing -= 1
                     if not self.template.is_awaited():
-                        loading[number] = self._launch(number)
+                        loading[worker_id] = self._launch(worker_id)
             elif successor.is_loaded and joins:
                 handle.is_leaving = True
                 handle.send(Exit())
@@ -239,7 +239,7 @@ class Workforce:
 
     def read(self, handle: WorkerHandle, has_ended: bool, over_limit: OverLimit | None = None) -> None:
         """Read what has arrived from a worker; replace it if it has ended, perhaps for its memory."""
-        if self._workers.get(handle.number) is not handle and not self._is_loading(handle):
+        if self._workers.get(handle.id) is not handle and not self._is_loading(handle):
             return
         try:
             received, goes_on = handle.read()
@@ -249,18 +249,18 @@ class Workforce:
                 if not was_ready and handle.ready and handle.is_process:
                     was_ready = True
                     self._starts.came_up()
-                    self._watch.add(handle.number, handle.pid)
+                    self._watch.add(handle.id, handle.pid)
                     if not self.is_up:
                         check_memory_limit(self._settings, handle.pid)
                         self.is_up = True
         except (ProtocolError, UnreadableStream) as error:
             # As text: a stored log record with the exception's frames would keep the engine alive.
-            logger.warning("worker %d is replaced for what it has reported: %s", handle.number, str(error))
+            logger.warning("worker %d is replaced for what it has reported: %s", handle.id, str(error))
             self._lose(handle)
             return
         if handle.is_process and (handle.ready or (handle.is_loaded and not handle.is_started)):
             # The process waits for the engine.
-            self._starts.end(handle.number)
+            self._starts.end(handle.id)
         if has_ended or not goes_on:
             self._lose(handle, over_limit)
 
@@ -278,18 +278,18 @@ class Workforce:
         if self._selector.get_key(handle.socket).events != events:
             self._selector.modify(handle.socket, events, handle)
 
-    def request_recall(self, number: int) -> None:
+    def request_recall(self, worker_id: int) -> None:
         """Recall a worker's queue."""
-        handle = self._workers[number]
+        handle = self._workers[worker_id]
         if handle.ready:
-            self._control.request_recall(number)
+            self._control.request_recall(worker_id)
             handle.interrupt()
 
     # -- end --------------------------------------------------------------------------------------------------
 
-    def end(self, number: int, over_limit: OverLimit) -> None:
+    def end(self, worker_id: int, over_limit: OverLimit) -> None:
         """End a worker that has exceeded its memory, and replace it."""
-        handle = self.process(number)
+        handle = self.process(worker_id)
         handle.kill()
         handle.process.wait()
         # The reports that it has sent still count.
@@ -297,13 +297,13 @@ class Workforce:
 
     def end_stuck(self, now_s: float) -> None:
         """End processes that make no progress while they start."""
-        for number in self._starts.stuck(self._control.progress, now_s):
-            handle = self._startup.loading.get(number) or self.process(number)
-            module = self._control.importing(number)
+        for worker_id in self._starts.stuck(self._control.progress, now_s):
+            handle = self._startup.loading.get(worker_id) or self.process(worker_id)
+            module = self._control.importing(worker_id)
             handle.stuck_in = f"importing {module}" if module else "starting Python"
             timeout_s = self._settings.start_timeout_s
             text = "worker %d is replaced: it made no progress for %g s (dask-mars.start-timeout) while %s"
-            logger.warning(text, number, timeout_s, handle.stuck_in)
+            logger.warning(text, worker_id, timeout_s, handle.stuck_in)
             handle.kill()
 
     def retire(self) -> None:
@@ -312,33 +312,34 @@ class Workforce:
             self._leave(handle)
             self.ending.add(handle)
             self._registry.note_gone(handle)
-            self._post(WorkerRetired(handle.number))
+            self._post(WorkerRetired(handle.id))
         self.template.is_unused = True
         self._startup.restart()
 
     def _lose(self, handle: WorkerHandle, over_limit: OverLimit | None = None) -> None:
         """Replace a worker that has ended, perhaps because it exceeded its memory."""
-        number = handle.number
+        worker_id = handle.id
         is_loading = self._is_loading(handle)
-        if self._workers.get(number) is not handle and not is_loading:
+        if self._workers.get(worker_id) is not handle and not is_loading:
             return
         if isinstance(handle, ThreadHandle):
             # Its arena stays reserved until the thread has really ended.
             self._retire_thread(handle)
             return
         self._leave(handle)
-        self._starts.end(number)
+        self._starts.end(worker_id)
         code = handle.close()
         self._registry.note_gone(handle)
         if not handle.ready:
             self._note_start_failure(handle, code)
         if is_loading:
             return
-        running = self._inspection.running(number) if over_limit is None else self._inspection.current(number)
-        record_death(self._machine, self._runs, number, code, running, over_limit)
+        find_running = self._inspection.running if over_limit is None else self._inspection.current
+        running = find_running(worker_id)
+        record_death(self._machine, self._runs, worker_id, code, running, over_limit)
         self._release_ended(handle)
-        self._post(WorkerLost(number, running, handle.ready, over_limit is not None, has_crashed(code)))
-        self._start_process(number)
+        self._post(WorkerLost(worker_id, running, handle.ready, over_limit is not None, has_crashed(code)))
+        self._start_process(worker_id)
 
     def _retire_thread(self, handle: ThreadHandle) -> None:
         """Unregister a thread that computes no more."""
@@ -349,15 +350,15 @@ class Workforce:
         handle.close_descriptors()
         self._registry.note_gone(handle)
         self.ending.await_end(handle)
-        self._post(WorkerRetired(handle.number))
+        self._post(WorkerRetired(handle.id))
 
     def _leave(self, handle: WorkerHandle) -> None:
         """Unregister a worker."""
         if self._is_loading(handle):
-            del self._startup.loading[handle.number]
+            del self._startup.loading[handle.id]
         else:
-            del self._workers[handle.number]
-            self._watch.remove(handle.number)
+            del self._workers[handle.id]
+            self._watch.remove(handle.id)
         self._selector.unregister(handle.socket)
         if handle.exit_descriptor is not None:
             self._selector.unregister(handle.exit_descriptor)
@@ -367,15 +368,15 @@ class Workforce:
         if isinstance(handle, ThreadHandle):
             # Objects in this process may refer to these blocks, and to retained ones, for the rest of its life.
             for offset, size_bytes in handle.pinned:
-                self._blocks.incref((handle.number, offset, size_bytes))
+                self._blocks.incref((handle.id, offset, size_bytes))
         else:
             for block in handle.retained:
                 self._blocks.decref(block)
-        self._registry.objects.trim_arena(handle.number)
+        self._registry.objects.trim_arena(handle.id)
 
     def _note_start_failure(self, handle: WorkerHandle, code: int) -> None:
         """Record that a process ended before it was up; raise if no worker computes and none will."""
-        attempts = self._starts.failed(handle.number)
+        attempts = self._starts.failed(handle.id)
         stuck_in = handle.stuck_in if isinstance(handle, ProcessHandle) else None
         error = handle.start_error or (
             WorkerStartFailed(attempts, describe_exit(code))
@@ -384,10 +385,10 @@ class Workforce:
         )
         threads_suffice = self._startup.may_use_threads(self._runs.values())
         are_up = any(worker.ready and (worker.is_process or threads_suffice) for worker in self._workers.values())
-        if self._starts.is_hopeless(handle.number):
+        if self._starts.is_hopeless(handle.id):
             if not are_up:
                 raise error
-            logger.warning("worker %d: %s", handle.number, error)
+            logger.warning("worker %d: %s", handle.id, error)
 
     # -- shutdown ---------------------------------------------------------------------------------------------
 
@@ -407,7 +408,7 @@ class Workforce:
         for handle in handles:
             while not handle.has_ended() and time.monotonic() < deadline_s:
                 # A worker in the middle of a task does not read EXIT; one that is not up has nothing to finish.
-                if self._control.running(handle.number) is not None or not handle.ready:
+                if self._control.running(handle.id) is not None or not handle.ready:
                     break
                 with contextlib.suppress(OSError, UnreadableStream):
                     handle.read()

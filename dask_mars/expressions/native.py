@@ -277,17 +277,17 @@ class _Builder:
 def _share_buffers(steps: list[_Step], dtypes: list[np.dtype[Any]]) -> tuple[list[_Step], tuple[int, ...]]:
     """Let results with disjoint lifetimes share buffers; return the steps, and the buffers' item sizes."""
     last_use: dict[int, int] = {}
-    for number, step in enumerate(steps):
+    for index, step in enumerate(steps):
         for reference in step.references:
-            last_use[reference] = number
+            last_use[reference] = index
     shared: dict[int, int] = {}
     items: list[int] = []
     free: dict[np.dtype[Any], list[int]] = {}
     changed = []
-    for number, step in enumerate(steps):
+    for index, step in enumerate(steps):
         # A loop may overwrite an argument of its result's type.
         for reference in set(step.references):
-            if reference in shared and last_use[reference] == number:
+            if reference in shared and last_use[reference] == index:
                 free.setdefault(dtypes[-1 - reference], []).append(shared[reference])
         for reference in step.references:
             if reference < 0 and reference not in shared:

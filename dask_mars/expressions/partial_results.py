@@ -53,8 +53,8 @@ def without_unread(operand: Operand, reductions: bool) -> Operand:
     steps: list[Step] = []
     #: New slot of each old one.
     slots = list(range(before))
-    for number, step in enumerate(operand.steps):
-        if number in pairs:
+    for index, step in enumerate(operand.steps):
+        if index in pairs:
             # The step that reads its item calls it.
             slots.append(-1)
             continue
@@ -78,8 +78,8 @@ def _pairs(operand: Operand) -> frozenset[int]:
     if not known:
         return frozenset()
     calls = {
-        before + number
-        for number, step in enumerate(operand.steps[:-1])
+        before + index
+        for index, step in enumerate(operand.steps[:-1])
         if step.function in known and len(step.slots) == 1 and not step.keywords
     }
     for step in operand.steps:
@@ -119,43 +119,42 @@ class MeanOfMoments:
 def with_means_of_moments(operand: Operand) -> Operand:
     """Return an operand that computes the same, without sums that its moments contain."""
     known = [
-        number
-        for number, step in enumerate(operand.steps)
+        index
+        for index, step in enumerate(operand.steps)
         if step.keywords == ("axis", "keepdims") and len(step.slots) == 3
     ]
     if len(known) < 2:
         return operand
     before = operand.input_count + operand.literal_count
-    called = {number: operand.functions[operand.steps[number].function] for number in known}
+    called = {index: operand.functions[operand.steps[index].function] for index in known}
     moments: dict[tuple[int, bool], int] = {}
-    for number in known:
+    for index in known:
         # Literals are available whichever of the two comes first.
-        if is_second_moment(called[number]) and max(operand.steps[number].slots[1:]) < before:
-            moments.setdefault((operand.steps[number].slots[0], leaves_out_nan(called[number])), number)
+        if is_second_moment(called[index]) and max(operand.steps[index].slots[1:]) < before:
+            moments.setdefault((operand.steps[index].slots[0], leaves_out_nan(called[index])), index)
     means = {
-        number: moments[source]
-        for number in known
-        if is_mean(called[number])
-        and (source := (operand.steps[number].slots[0], leaves_out_nan(called[number]))) in moments
+        index: moments[source]
+        for index in known
+        if is_mean(called[index])
+        and (source := (operand.steps[index].slots[0], leaves_out_nan(called[index]))) in moments
     }
     if not means:
         return operand
     functions, steps = list(operand.functions), list(operand.steps)
     order: list[int] = []
-    for number, step in enumerate(operand.steps):
-        if number in means:
-            moment = means[number]
-            functions.append(MeanOfMoments(called[number]))
+    for index, step in enumerate(operand.steps):
+        if index in means:
+            moment = means[index]
+            functions.append(MeanOfMoments(called[index]))
             slots = (*step.slots, before + moment, *operand.steps[moment].slots[1:])
-            steps[number] = Step(len(functions) - 1, slots, ())
-            if moment > number:
+            steps[index] = Step(len(functions) - 1, slots, ())
+            if moment > index:
                 order.append(moment)
-        order.append(number)
+        order.append(index)
     order = list(dict.fromkeys(order))
-    new = {before + number: before + place for place, number in enumerate(order)}
+    new = {before + index: before + place for place, index in enumerate(order)}
     steps = [
-        steps[number]._replace(slots=tuple([new.get(slot, slot) for slot in steps[number].slots]))
-        for number in order
+        steps[index]._replace(slots=tuple([new.get(slot, slot) for slot in steps[index].slots])) for index in order
     ]
     return Operand(
         operand.name, tuple(functions), tuple(steps), operand.input_count, operand.literal_count, operand.in_client

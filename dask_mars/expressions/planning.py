@@ -114,10 +114,10 @@ class EvaluationPlan:
     ) -> list[tuple[int, Reduction]]:
         """Find type and shape of every step's result; return the reductions."""
         reductions = []
-        for number, (step, what) in enumerate(zip(program.steps, known, strict=True)):
-            slot = self.count + number
+        for index, (step, what) in enumerate(zip(program.steps, known, strict=True)):
+            slot = self.count + index
             if isinstance(what, Reduction):
-                reductions.append((number, what))
+                reductions.append((index, what))
                 continue
             types = [self.types[source] for source in step.slots]
             given = [values[source] if source < self.count else None for source in step.slots]
@@ -140,8 +140,8 @@ class EvaluationPlan:
         """Find the passes of the reductions, and add steps for their preparations."""
         dimensions = len(self.shape)
         prepared: dict[Any, int] = {}
-        for number, what in reductions:
-            step = program.steps[number]
+        for index, what in reductions:
+            step = program.steps[index]
             source = step.slots[0]
             if self.shapes[source] != self.shape:
                 raise Unsupported
@@ -162,7 +162,7 @@ class EvaluationPlan:
                 shape = tuple([1 if a in axes else length for a, length in enumerate(self.shape)])
                 call = Reduced(parts[-1], reduced, part.ufunc, part.dtype, axes, shape, dtype)
                 self.reductions.append(Reducing(call, bool(keywords.get("keepdims"))))
-            self.finishing.append(Finishing(self.count + number, tuple(parts), what, self.types[source], keywords))
+            self.finishing.append(Finishing(self.count + index, tuple(parts), what, self.types[source], keywords))
 
     def _pays(self) -> bool:
         """Return whether reductions alone are slower in NumPy, which reads the array for each of them."""

@@ -55,25 +55,25 @@ def find_regions(operand: Operand, kinds: Sequence[Kind]) -> list[Region]:
     reductions: list[tuple[int, int]] = []
     # Reductions of slots outside regions, by the slot.
     alone: dict[int, list[int]] = {}
-    for number, step in enumerate(operand.steps):
-        if kinds[number] is Kind.ELEMENTWISE:
+    for index, step in enumerate(operand.steps):
+        if kinds[index] is Kind.ELEMENTWISE:
             for slot in step.slots:
                 source = slot - before
-                if source >= 0 and kinds[source] in _BY_BLOCKS and levels[source] == levels[number]:
-                    leader[find(source)] = find(number)
-        elif kinds[number] is Kind.REDUCTION and step.slots and all(slot < before for slot in step.slots[1:]):
+                if source >= 0 and kinds[source] in _BY_BLOCKS and levels[source] == levels[index]:
+                    leader[find(source)] = find(index)
+        elif kinds[index] is Kind.REDUCTION and step.slots and all(slot < before for slot in step.slots[1:]):
             source = step.slots[0] - before
             if source >= 0 and kinds[source] in _BY_BLOCKS:
-                reductions.append((source, number))
+                reductions.append((source, index))
             else:
-                alone.setdefault(source, []).append(number)
+                alone.setdefault(source, []).append(index)
     members: dict[int, list[int]] = {}
-    for number, kind in enumerate(kinds):
+    for index, kind in enumerate(kinds):
         if kind in _BY_BLOCKS:
-            members.setdefault(find(number), []).append(number)
-    for source, number in reductions:
-        members[find(source)].append(number)
-    inner = (sorted(number for number in steps if kinds[number] is not Kind.SOURCE) for steps in members.values())
+            members.setdefault(find(index), []).append(index)
+    for source, index in reductions:
+        members[find(source)].append(index)
+    inner = (sorted(index for index in steps if kinds[index] is not Kind.SOURCE) for steps in members.values())
     return [
         _region(operand, steps, before)
         for steps, group in zip(inner, members.values(), strict=True)
@@ -84,12 +84,12 @@ def find_regions(operand: Operand, kinds: Sequence[Kind]) -> list[Region]:
 def _levels(operand: Operand, kinds: Sequence[Kind], before: int) -> list[int]:
     """Return how often the path to each step leaves a region: steps of one level cannot depend on each other."""
     levels: list[int] = []
-    for number, step in enumerate(operand.steps):
+    for index, step in enumerate(operand.steps):
         level = 0
         for slot in step.slots:
             if slot >= before:
                 source = slot - before
-                leaves = kinds[source] in _BY_BLOCKS and kinds[number] is not Kind.ELEMENTWISE
+                leaves = kinds[source] in _BY_BLOCKS and kinds[index] is not Kind.ELEMENTWISE
                 level = max(level, levels[source] + leaves)
         levels.append(level)
     return levels
@@ -98,11 +98,11 @@ def _levels(operand: Operand, kinds: Sequence[Kind], before: int) -> list[int]:
 def _region(operand: Operand, steps: list[int], before: int) -> Region:
     inside = set(steps)
     inputs = dict.fromkeys(
-        slot for number in steps for slot in operand.steps[number].slots if slot - before not in inside
+        slot for index in steps for slot in operand.steps[index].slots if slot - before not in inside
     )
     last = len(operand.steps) - 1
     needed = {last} if last in inside else set()
-    for number, step in enumerate(operand.steps):
-        if number not in inside:
+    for index, step in enumerate(operand.steps):
+        if index not in inside:
             needed.update(slot - before for slot in step.slots if slot - before in inside)
     return Region(tuple(steps), tuple(inputs), tuple(sorted(needed)))

@@ -41,8 +41,8 @@ def with_expressions(operand: Operand, reductions: bool = True) -> Operand:
             or kinds[region.steps[0]] is Kind.REDUCTION
             or any(slot - before in lazy for slot in region.inputs)
         ]
-        for number in sources:
-            replaced[number] = draws.lazy_random_chunk if number in lazy else draws.random_chunk
+        for index in sources:
+            replaced[index] = draws.lazy_random_chunk if index in lazy else draws.random_chunk
     if not regions and not replaced:
         return operand
     return _Rewriter(operand, known, regions, replaced).operand()
@@ -65,7 +65,7 @@ def make_ns(operand: Operand, literals: tuple[Any, ...]) -> float | None:
 
 
 def _sources(kinds: Sequence[Kind]) -> set[int]:
-    return {number for number, kind in enumerate(kinds) if kind is Kind.SOURCE}
+    return {index for index, kind in enumerate(kinds) if kind is Kind.SOURCE}
 
 
 def _known(function: Callable[..., Any], step: Step, reductions: bool) -> Any:
@@ -98,42 +98,42 @@ def _lazy_sources(
         return set()
     before = operand.input_count + operand.literal_count
     region_of = {step: place for place, region in enumerate(regions) for step in region.steps}
-    readers: dict[int, set[Any]] = {number: set() for number in sources}
+    readers: dict[int, set[Any]] = {index: set() for index in sources}
     lazy = sources - {len(operand.steps) - 1}
-    for number, step in enumerate(operand.steps):
+    for index, step in enumerate(operand.steps):
         for place, slot in enumerate(step.slots):
             if slot - before not in sources:
                 continue
-            readers[slot - before].add(region_of.get(number, -1 - number))
-            if number not in region_of and not (number in by_blocks and place == 0):
+            readers[slot - before].add(region_of.get(index, -1 - index))
+            if index not in region_of and not (index in by_blocks and place == 0):
                 lazy.discard(slot - before)
-    return {number for number in lazy if len(readers[number]) <= _MOST_READERS}
+    return {index for index in lazy if len(readers[index]) <= _MOST_READERS}
 
 
 def _block_steps(operand: Operand, reductions: bool) -> dict[int, Callable[..., Any]]:
     """Return, for the steps that read their chunk in parts, the functions that do so."""
     found: dict[int, Callable[..., Any]] = _moment_steps(operand) if reductions else {}
-    for number, step in enumerate(operand.steps):
+    for index, step in enumerate(operand.steps):
         function = operand.functions[step.function]
         if histograms.is_histogram(function, step.slots, step.keywords):
-            found[number] = histograms.block_histogram
+            found[index] = histograms.block_histogram
         elif type(function) is MeanOfMoments:
             # It usually reads only the shape.
-            found[number] = function
+            found[index] = function
     return found
 
 
 def _moment_steps(operand: Operand) -> dict[int, Callable[..., Any]]:
     """Return, for the steps that compute second moments, functions without temporaries."""
     found: dict[int, Callable[..., Any]] = {}
-    for number, step in enumerate(operand.steps):
+    for index, step in enumerate(operand.steps):
         function = operand.functions[step.function]
         if (
             functions.is_second_moment(function)
             and set(step.keywords) == {"axis", "keepdims"}
             and len(step.slots) == 3
         ):
-            found[number] = Moments(function)
+            found[index] = Moments(function)
     return found
 
 
@@ -165,12 +165,12 @@ class _Rewriter:
         """Emit a step after its inputs, each region as a whole."""
         stack = [last]
         while stack:
-            number = stack[-1]
-            if self._before + number in self._slots:
+            index = stack[-1]
+            if self._before + index in self._slots:
                 stack.pop()
                 continue
-            region = self._region_of.get(number)
-            needed = region.inputs if region is not None else self._old.steps[number].slots
+            region = self._region_of.get(index)
+            needed = region.inputs if region is not None else self._old.steps[index].slots
             waiting = [slot - self._before for slot in needed if slot not in self._slots]
             if waiting:
                 stack.extend(sorted(waiting, reverse=True))
@@ -179,10 +179,10 @@ class _Rewriter:
             if region is not None:
                 self._emit_region(region)
             else:
-                step = self._old.steps[number]
-                function = self._replaced.get(number, self._old.functions[step.function])
+                step = self._old.steps[index]
+                function = self._replaced.get(index, self._old.functions[step.function])
                 slots = tuple([self._slots[slot] for slot in step.slots])
-                self._slots[self._before + number] = self._add(function, slots, step.keywords)
+                self._slots[self._before + index] = self._add(function, slots, step.keywords)
 
     def _add(self, function: Callable[..., Any], slots: tuple[int, ...], keywords: tuple[str, ...] = ()) -> int:
         self._functions.append(function)
@@ -192,29 +192,29 @@ class _Rewriter:
     def _emit_region(self, region: Region) -> None:
         old, before = self._old, self._before
         inner = {slot: place for place, slot in enumerate(region.inputs)}
-        for place, number in enumerate(region.steps):
-            inner[before + number] = len(region.inputs) + place
+        for place, index in enumerate(region.steps):
+            inner[before + index] = len(region.inputs) + place
         program = Operand(
             old.name,
             old.functions,
             tuple(
                 [
                     Step(step.function, tuple([inner[slot] for slot in step.slots]), step.keywords)
-                    for step in (old.steps[number] for number in region.steps)
+                    for step in (old.steps[index] for index in region.steps)
                 ]
             ),
             len(region.inputs),
             0,
         )
-        outputs = tuple([region.steps.index(number) for number in region.outputs])
-        known = [self._known[number] for number in region.steps]
+        outputs = tuple([region.steps.index(index) for index in region.outputs])
+        known = [self._known[index] for index in region.steps]
         function = RegionFunction(program, known, outputs)
         result = self._add(function, tuple([self._slots[slot] for slot in region.inputs]))
         if len(outputs) == 1:
             self._slots[before + region.outputs[0]] = result
             return
-        for place, number in enumerate(region.outputs):
-            self._slots[before + number] = self._add(partial(_pick, place), (result,))
+        for place, index in enumerate(region.outputs):
+            self._slots[before + index] = self._add(partial(_pick, place), (result,))
 
 
 def _pick(place: int, values: tuple[Any, ...]) -> Any:

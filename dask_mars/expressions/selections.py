@@ -85,8 +85,8 @@ def with_selected_sums(operand: Operand) -> Operand:
     if not native.AVAILABLE:
         return operand
     selects = {
-        number
-        for number, step in enumerate(operand.steps)
+        index
+        for index, step in enumerate(operand.steps)
         if _names_of(operand.functions[step.function]) == step.keywords
         and len(step.slots) == 2 + len(step.keywords)
     }
@@ -96,22 +96,21 @@ def with_selected_sums(operand: Operand) -> Operand:
     read = [slot for step in operand.steps for slot in step.slots]
     functions_, steps = list(operand.functions), list(operand.steps)
     unused = set()
-    for number, step in enumerate(operand.steps):
+    for index, step in enumerate(operand.steps):
         source = step.slots[0] - before if step.slots else -1
         function = operand.functions[step.function]
         if source not in selects or read.count(step.slots[0]) != 1 or not _adds(function, step):
             continue
         select = operand.steps[source]
         functions_.append(SelectedSum(operand.functions[select.function], function))
-        steps[number] = Step(len(functions_) - 1, (*select.slots, *step.slots[1:]), ())
+        steps[index] = Step(len(functions_) - 1, (*select.slots, *step.slots[1:]), ())
         unused.add(source)
     if not unused:
         return operand
-    kept = [number for number in range(len(steps)) if number not in unused]
-    new = {before + number: before + place for place, number in enumerate(kept)}
+    kept = [index for index in range(len(steps)) if index not in unused]
+    new = {before + index: before + place for place, index in enumerate(kept)}
     steps = [
-        steps[number]._replace(slots=tuple([new.get(slot, slot) for slot in steps[number].slots]))
-        for number in kept
+        steps[index]._replace(slots=tuple([new.get(slot, slot) for slot in steps[index].slots])) for index in kept
     ]
     return Operand(
         operand.name,

@@ -124,17 +124,17 @@ def _execute(plan: list[_PlannedStep], values: list[Any]) -> None:
 def _make_plan(operand: Operand, outputs: tuple[int, ...] = ()) -> list[_PlannedStep]:
     """Resolve functions and find, for each step, the values that no later step uses and that are no output."""
     last_use: dict[int, int] = {}
-    for number, step in enumerate(operand.steps):
+    for index, step in enumerate(operand.steps):
         for slot in step.slots:
-            last_use[slot] = number
+            last_use[slot] = index
     dead: list[list[int]] = [[] for _ in operand.steps]
     kept = {operand.input_count + operand.literal_count + step for step in outputs}
-    for slot, number in last_use.items():
+    for slot, index in last_use.items():
         if slot not in kept:
-            dead[number].append(slot)
+            dead[index].append(slot)
     return [
-        (operand.functions[step.function], step.slots, step.keywords, tuple(dead[number]))
-        for number, step in enumerate(operand.steps)
+        (operand.functions[step.function], step.slots, step.keywords, tuple(dead[index]))
+        for index, step in enumerate(operand.steps)
     ]
 
 
@@ -254,7 +254,7 @@ class ChunkGraph:
 
     def chunks_for_client(self) -> set[int]:
         """Return the chunks that must run in the user's process, because of their operand or by `in_client`."""
-        client_operands = {number for number, operand in enumerate(self.operands) if operand.in_client}
+        client_operands = {operand_id for operand_id, operand in enumerate(self.operands) if operand.in_client}
         if not client_operands:
             return set(self.in_client)
         return self.in_client.union(

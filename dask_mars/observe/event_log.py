@@ -157,22 +157,22 @@ class EventLog(Tabular, Listener):
                     write(self, file, engine, event, now_s)
                     if now_s - self._counted_s > _COUNT_S:
                         self._counted_s = now_s
-                        file.note(file.counters, engine.number, now_s, engine.store())
+                        file.note(file.counters, engine.id, now_s, engine.store())
 
     def _pid(self, file: TraceFile, engine: EngineView, worker: int) -> int:
         """Return a worker's process, and name its row."""
-        pid = self._pids.get((engine.number, worker))
+        pid = self._pids.get((engine.id, worker))
         if pid is None:
-            pid = self._pids[engine.number, worker] = engine.pids()[worker]
+            pid = self._pids[engine.id, worker] = engine.pids()[worker]
             file.note(file.worker, pid, engine.labels[worker])
         return pid
 
     def _on_submitted(self, file: TraceFile, engine: EngineView, event: GraphSubmitted, now_s: float) -> None:
         for worker in engine.pids():
             self._pid(file, engine, worker)
-        self._open.add((engine.number, event.graph))
+        self._open.add((engine.id, event.graph))
         args = {"graph": event.graph, "chunks": sum(operand >= 0 for operand in event.plan.operand_of)}
-        file.note(file.instant, "graph submitted", engine.number, None, now_s, args)
+        file.note(file.instant, "graph submitted", engine.id, None, now_s, args)
 
     def _on_finished(self, file: TraceFile, engine: EngineView, event: ChunksFinished, now_s: float) -> None:
         self.chunks += len(event.chunks)
@@ -198,7 +198,7 @@ class EventLog(Tabular, Listener):
         self.failed += 1
         pid = None if event.worker == CLIENT else self._pid(file, engine, event.worker)
         args = _failure(engine, event.graph, event.chunk)
-        file.note(file.instant, "chunk failed", engine.number, pid, now_s, args)
+        file.note(file.instant, "chunk failed", engine.id, pid, now_s, args)
 
     def _on_worker(
         self, file: TraceFile, engine: EngineView, event: WorkerStarted | WorkerLost | WorkerRetired, now_s: float
@@ -207,12 +207,12 @@ class EventLog(Tabular, Listener):
         if isinstance(event, WorkerStarted):
             pid: int | None = self._pid(file, engine, event.worker)
         else:
-            pid = self._pids.pop((engine.number, event.worker), None)
+            pid = self._pids.pop((engine.id, event.worker), None)
         if isinstance(event, WorkerLost):
             self.lost += 1
             if event.running is not None:
                 args |= _failure(engine, *event.running)
-        file.note(file.instant, _WORKERS[type(event)], engine.number, pid, now_s, args)
+        file.note(file.instant, _WORKERS[type(event)], engine.id, pid, now_s, args)
 
     def _on_spilled(self, file: TraceFile, engine: EngineView, event: ObjectSpilled, now_s: float) -> None:
         if event.ended_s:
@@ -227,23 +227,23 @@ class EventLog(Tabular, Listener):
             run = engine.runs.get(graph)
             # A persisted object outlives its graph, which knows the depths in its id.
             ids = None if run is None else run.subtask_ids
-            file.note(file.spill, engine.number, event.began_s, event.ended_s, args, ids, chunk)
+            file.note(file.spill, engine.id, event.began_s, event.ended_s, args, ids, chunk)
 
     def _on_measured(self, file: TraceFile, engine: EngineView, event: ProcessesMeasured, now_s: float) -> None:
         # While workers wait for memory the engine measures more often.
-        if now_s - self._memory_noted_s.get(engine.number, 0.0) > _MEMORY_S:
-            self._memory_noted_s[engine.number] = now_s
-            file.note(file.counters, engine.number, now_s, {"in_use_bytes": event.in_use_bytes})
+        if now_s - self._memory_noted_s.get(engine.id, 0.0) > _MEMORY_S:
+            self._memory_noted_s[engine.id] = now_s
+            file.note(file.counters, engine.id, now_s, {"in_use_bytes": event.in_use_bytes})
 
     def _on_end(
         self, file: TraceFile, engine: EngineView, event: FinishGraph | FailGraph | GraphCancelled, now_s: float
     ) -> None:
         # A failure also cancels the graph: one end is enough.
-        if (engine.number, event.graph) in self._open:
-            self._open.remove((engine.number, event.graph))
+        if (engine.id, event.graph) in self._open:
+            self._open.remove((engine.id, event.graph))
             args = _failure(engine, event.graph, event.chunk) if isinstance(event, FailGraph) else {}
             name = f"graph {OUTCOMES[type(event)]}"
-            file.note(file.instant, name, engine.number, None, now_s, {"graph": event.graph, **args})
+            file.note(file.instant, name, engine.id, None, now_s, {"graph": event.graph, **args})
 
     def _on_graph_forgotten(self, file: TraceFile, engine: EngineView, event: ForgetGraph, now_s: float) -> None:
         # The freed bytes must be recorded, even shortly after the last record.

@@ -53,8 +53,8 @@ class LayerIndex:
 
     def __init__(self, keys: Sequence[Key], operand_of: Sequence[int]) -> None:
         self.names: list[str] = []
-        #: Number of each indexed chunk's layer, or `NO_LAYER`.
-        self.numbers = array("i")
+        #: Id of each indexed chunk's layer, or `NO_LAYER`.
+        self.layer_ids = array("i")
         self.keys = keys
         self._operand_of = operand_of
         self._by_head: dict[Key, int] = {_DATA: NO_LAYER}
@@ -68,32 +68,32 @@ class LayerIndex:
         end_s = None if seconds is None else time.perf_counter() + seconds
         with self._lock:
             count = len(self.keys)
-            while len(self.numbers) < count:
-                self._look_at(len(self.numbers), len(self.numbers) + _STEP)
+            while len(self.layer_ids) < count:
+                self._look_at(len(self.layer_ids), len(self.layer_ids) + _STEP)
                 if end_s is not None and time.perf_counter() >= end_s:
                     break
-            return len(self.numbers) == count
+            return len(self.layer_ids) == count
 
     def look_roughly(self) -> None:
         """Index all chunks, by samples where each operand belongs to one layer, as in nearly all graphs."""
         size = len(self.keys)
         with self._lock:
             operands = np.fromiter(self._operand_of, np.int32, size) + 1
-            if not self.numbers and size > _SAMPLES and operands.min() >= 0 and operands.max() < size:
-                numbers = self._numbers_of(operands)
-                if numbers is not None:
-                    self.numbers.frombytes(numbers[operands].tobytes())
+            if not self.layer_ids and size > _SAMPLES and operands.min() >= 0 and operands.max() < size:
+                layer_ids = self._layer_ids_of(operands)
+                if layer_ids is not None:
+                    self.layer_ids.frombytes(layer_ids[operands].tobytes())
         # Some operand has several layers, or the index was begun before.
         self.look()
 
-    def _numbers_of(self, operands: np.ndarray) -> np.ndarray | None:
-        """Return the number of each operand's layer, None if one has several; data have operand 0."""
+    def _layer_ids_of(self, operands: np.ndarray) -> np.ndarray | None:
+        """Return the id of each operand's layer, None if one has several; data have operand 0."""
         size = len(operands)
         first = np.full(int(operands.max()) + 1, size, np.int32)
         last = first.copy()
         first[operands[::-1]] = np.arange(size - 1, -1, -1, dtype=np.int32)
         last[operands] = np.arange(size, dtype=np.int32)
-        numbers = np.full(len(first), NO_LAYER, np.int32)
+        layer_ids = np.full(len(first), NO_LAYER, np.int32)
         some = np.unique([*first[first < size], *last[last < size], *range(0, size, size // _SAMPLES)])
         for chunk, operand in zip(some.tolist(), operands[some].tolist(), strict=True):
             if not operand:
@@ -101,11 +101,11 @@ class LayerIndex:
             key = self.keys[chunk]
             head = key[0] if type(key) is tuple and key else key
             found = self._by_head.get(head)
-            number = self._number(head, head is key) if found is None else found
-            if numbers[operand] not in (NO_LAYER, number):
+            layer_id = self._layer_id(head, head is key) if found is None else found
+            if layer_ids[operand] not in (NO_LAYER, layer_id):
                 return None
-            numbers[operand] = number
-        return numbers
+            layer_ids[operand] = layer_id
+        return layer_ids
 
     def _look_at(self, start: int, stop: int) -> None:
         keys, operands = self.keys[start:stop], self._operand_of[start:stop]
@@ -117,32 +117,32 @@ class LayerIndex:
             heads = [head if operand >= 0 else _DATA for head, operand in zip(heads, operands, strict=True)]
         # Keys of a layer share one name object, and mostly follow each other.
         begins = [0, *compress(count(1), map(is_not, heads, islice(heads, 1, None)))]
-        numbers = []
+        layer_ids = []
         for begin in begins:
             head = heads[begin]
-            number = self._by_head.get(head)
-            numbers.append(self._number(head, head is keys[begin]) if number is None else number)
-        found = np.repeat(np.array(numbers, "i"), np.diff([*begins, len(heads)]))
-        self.numbers.frombytes(found.tobytes())
+            layer_id = self._by_head.get(head)
+            layer_ids.append(self._layer_id(head, head is keys[begin]) if layer_id is None else layer_id)
+        found = np.repeat(np.array(layer_ids, "i"), np.diff([*begins, len(heads)]))
+        self.layer_ids.frombytes(found.tobytes())
 
-    def _number(self, head: Key, is_whole: bool) -> int:
+    def _layer_id(self, head: Key, is_whole: bool) -> int:
         # Tasks of `dask.delayed` make layers by the names of their functions, which are few.
         by_label = is_whole or len(self.names) >= _MOST_LAYERS
         # key_split reads the first element of a tuple, which an empty one lacks.
         name = str(key_split(head)) if by_label and head != () else str(head)
-        number = self._by_name.get(name)
-        if number is None:
-            number = self._by_name[name] = len(self.names)
+        layer_id = self._by_name.get(name)
+        if layer_id is None:
+            layer_id = self._by_name[name] = len(self.names)
             self.names.append(name)
         if len(self._by_head) < _STEP:
-            self._by_head[head] = number
-        return number
+            self._by_head[head] = layer_id
+        return layer_id
 
     def known(self) -> np.ndarray:
-        """Return a copy of `numbers` so far."""
+        """Return a copy of `layer_ids` so far."""
         with self._lock:
             # An array that another thread extends cannot be copied.
-            return np.array(self.numbers)
+            return np.array(self.layer_ids)
 
     def places(self, layer: str) -> Places:
         """Return the positions of a layer's chunks, as far as they are indexed."""
@@ -151,7 +151,7 @@ class LayerIndex:
             return known
         if layer not in self.names:
             raise KeyError(layer)
-        is_all = len(self.numbers) == len(self.keys)
+        is_all = len(self.layer_ids) == len(self.keys)
         chunks = np.flatnonzero(self.known() == self.names.index(layer))
         truncated = len(chunks) > MOST_BLOCKS
         chunks = chunks[:MOST_BLOCKS]
@@ -172,15 +172,15 @@ class LayerIndex:
         failed: Collection[int] = (),
     ) -> list[LayerCounts]:
         """Sum the measurements of indexed chunks by layer: the only such sum."""
-        numbers = self.known()
-        known, layers = len(numbers), len(self.names)
+        layer_ids = self.known()
+        known, layers = len(layer_ids), len(self.names)
         durations = np.asarray(durations_s)[:known]
-        is_task = numbers >= 0
+        is_task = layer_ids >= 0
         done = is_task & (durations >= 0)
-        of_done = numbers[done]
+        of_done = layer_ids[done]
         stored = np.zeros(known) if stored_bytes is None else np.asarray(stored_bytes)
         columns = (
-            np.bincount(numbers[is_task], minlength=layers),
+            np.bincount(layer_ids[is_task], minlength=layers),
             np.bincount(of_done, minlength=layers),
             self._count(running, layers),
             self._count(failed, layers),
@@ -195,19 +195,19 @@ class LayerIndex:
         ]
 
     def _count(self, chunks: Collection[int], layers: int) -> np.ndarray:
-        found = [self.numbers[chunk] for chunk in chunks if chunk < len(self.numbers)]
-        return np.bincount([number for number in found if number >= 0] or [0], minlength=layers) * bool(found)
+        found = [self.layer_ids[chunk] for chunk in chunks if chunk < len(self.layer_ids)]
+        return np.bincount([layer for layer in found if layer >= 0] or [0], minlength=layers) * bool(found)
 
 
 def edges_of(index: LayerIndex, inputs: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    """Return which layers read which, as sorted pairs of the numbers of source and reader."""
-    numbers = index.known()
+    """Return which layers read which, as sorted pairs of the ids of source and reader."""
+    layer_ids = index.known()
     found: set[tuple[int, int]] = set()
     for layer in range(len(index.names)):
-        chunks = np.flatnonzero(numbers == layer)
+        chunks = np.flatnonzero(layer_ids == layer)
         step = max(len(chunks) // _SAMPLED, 1)
         for chunk in chunks[::step].tolist():
-            found.update([(source, layer) for source in numbers[list(inputs[chunk])].tolist()])
+            found.update([(source, layer) for source in layer_ids[list(inputs[chunk])].tolist()])
     return sorted((source, reader) for source, reader in found if source >= 0 and source != reader)
 
 

@@ -81,7 +81,7 @@ class ComputationProfile(Tabular, dict[str, LayerProfile]):
 
 
 class Profile(Tabular, dict[Hashable, ComputationProfile]):
-    """Totals of computations, by their numbers or ids; shown as a table for each."""
+    """Totals of computations, by their ids; shown as a table for each."""
 
     def to_dict(self) -> dict[Any, dict[str, dict[str, Any]]]:
         """Return plain dicts with the same content."""

@@ -130,13 +130,13 @@ class Progress(Callback, Listener):  # type: ignore[misc]
             return
         if isinstance(event, GraphSubmitted):
             run = engine.runs[event.graph]
-            self._show((engine.number, run.number), _tally_of(engine, run))
+            self._show((engine.id, run.id), _tally_of(engine, run))
         elif isinstance(event, ProcessesMeasured):
             for tally in list(self._tallies.values()):
                 if tally.engine is engine and tally.ended_s is None:
                     tally.peak_bytes = max(tally.peak_bytes, event.in_use_bytes)
         elif isinstance(event, FinishGraph | FailGraph | GraphCancelled):
-            ended = self._tallies.get((engine.number, event.graph))
+            ended = self._tallies.get((engine.id, event.graph))
             if ended is not None:
                 ended.end(OUTCOMES[type(event)])
 
@@ -149,12 +149,12 @@ class Progress(Callback, Listener):  # type: ignore[misc]
 
 def _tally_of(engine: EngineView, run: GraphRun) -> Tally:
     # The run would keep values alive.
-    number, count, errors = run.number, len(run.graph), run.errors
+    graph_id, count, errors = run.id, len(run.graph), run.errors
 
     def running() -> list[int]:
         # A worker's note may be of an earlier moment.
         noted = [note for note in engine.running().values() if note is not None]
-        return [note.number for note in noted if note.graph == number and note.number < count]
+        return [note.number for note in noted if note.graph == graph_id and note.number < count]
 
     index = LayerIndex(run.graph.keys, run.graph.operand_of)
     return Tally(index, run.measurements.durations_s, running, lambda: list(errors.copy()), engine)

@@ -19,7 +19,7 @@ _DRAWN_ROWS = 4_000
 class ComputationTimes(NamedTuple):
     """One computation: start, end, outcome, and number of chunks."""
 
-    number: int
+    graph: int
     began_s: float
     chunks: int
     done: int
@@ -135,9 +135,9 @@ def recorded_of(recording: Recording) -> Recorded:
         recording.digest()
         tracks = list(recording.tracks.values())
         layers = _costs_of(tracks)
-        numbers = {name: number for number, name in enumerate(layers)}
+        layer_ids = {name: layer_id for layer_id, name in enumerate(layers)}
         rows = [
-            (worker, began_s, ended_s, numbers[track.names[layer]], count)
+            (worker, began_s, ended_s, layer_ids[track.names[layer]], count)
             for track in tracks
             for worker, began_s, ended_s, layer, count in track.rows
         ]

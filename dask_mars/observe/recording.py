@@ -124,7 +124,7 @@ class Track:
     is_over: bool = False
     batches: deque[_Batch] = field(default_factory=deque)
     rows: list[Row] = field(default_factory=list)
-    #: Names of the layers, by the numbers in `rows`.
+    #: Names of the layers, by the ids in `rows`.
     names: list[str] = field(default_factory=list)
     failed: Counter[int] = field(default_factory=Counter)
     #: Time of loading and of sealing by layer.
@@ -138,7 +138,7 @@ class Track:
             return
         is_over = self.is_over
         self.index.look()
-        numbers = self.index.known()
+        layer_ids = self.index.known()
         self.names = self.index.names
         for sums in ("_load_s", "_seal_s"):
             old = getattr(self, sums)
@@ -146,7 +146,7 @@ class Track:
         #: Place of each worker's last row.
         last = {row[0]: place for place, row in enumerate(self.rows)}
         while self.batches:
-            self._add(self.batches.popleft(), numbers, last)
+            self._add(self.batches.popleft(), layer_ids, last)
         if is_over:
             self._costs = self.costs()
             self.rows = merged(self.rows, _KEPT_ROWS)
@@ -154,8 +154,8 @@ class Track:
         elif len(self.rows) > _MOST_ROWS:
             self.rows = merged(self.rows, _MOST_ROWS // 2)
 
-    def _add(self, batch: _Batch, numbers: np.ndarray, last: dict[int, int]) -> None:
-        layers, durations_s = numbers[np.asarray(batch.chunks)], np.asarray(batch.durations_s)
+    def _add(self, batch: _Batch, layer_ids: np.ndarray, last: dict[int, int]) -> None:
+        layers, durations_s = layer_ids[np.asarray(batch.chunks)], np.asarray(batch.durations_s)
         if batch.steps_s:
             began, loaded, computed = np.asarray(batch.steps_s).T
             ends = began + durations_s
@@ -190,15 +190,15 @@ class Track:
         """Return the costs of each layer by name, after `digest`."""
         if self._costs is not None:
             return self._costs
-        numbers = self.index.known()
+        layer_ids = self.index.known()
         failed = Counter(dict.fromkeys(range(len(self.names)), 0))
         for chunk, times in self.failed.items():
-            failed[int(numbers[chunk])] += times
+            failed[int(layer_ids[chunk])] += times
         counted = self.index.count(self.durations_s, self.stored_bytes)
-        return {layer.name: self._costs_of(number, layer, failed[number]) for number, layer in enumerate(counted)}
+        return {layer.name: self._costs_of(id, layer, failed[id]) for id, layer in enumerate(counted)}
 
-    def _costs_of(self, number: int, layer: LayerCounts, failed: int) -> LayerCosts:
-        load_s, seal_s = float(self._load_s[number]), float(self._seal_s[number])
+    def _costs_of(self, layer_id: int, layer: LayerCounts, failed: int) -> LayerCosts:
+        load_s, seal_s = float(self._load_s[layer_id]), float(self._seal_s[layer_id])
         compute_s = max(layer.seconds - load_s - seal_s, 0.0)
         return LayerCosts(layer.finished, load_s, compute_s, seal_s, layer.bytes, failed)
 
@@ -215,7 +215,7 @@ class Recording(Listener):
         self.wants_steps = wants_steps
         self._accepts, self._most_tracks = accepts, most_tracks
         self.lock = Lock()
-        #: Computations by the numbers of engine and graph.
+        #: Computations by the ids of engine and graph.
         self.tracks: dict[tuple[int, int], Track] = {}
         self.happenings: deque[Happening] = deque()
         self.memory: list[MemoryPoint] = []
@@ -253,13 +253,13 @@ class Recording(Listener):
 
     def _track(self, engine: EngineView, graph: int, now_s: float) -> Track | None:
         """Return the track of a computation, which may have begun before the recording."""
-        track = self.tracks.get((engine.number, graph))
+        track = self.tracks.get((engine.id, graph))
         run = engine.runs.get(graph)
         if track is None and run is not None:
             index, measured = LayerIndex(run.graph.keys, run.graph.operand_of), run.measurements
             track = Track(graph, now_s, index, measured.durations_s, measured.stored_bytes)
             track.total = len(run.graph) - len(run.graph.values)
-            self.tracks[engine.number, graph] = track
+            self.tracks[engine.id, graph] = track
             if self._most_tracks is not None and len(self.tracks) > self._most_tracks:
                 del self.tracks[next(iter(self.tracks))]
         return track
@@ -270,7 +270,7 @@ class Recording(Listener):
             return
         track.done += len(event.chunks)
         if self._failed:
-            retried = {(engine.number, event.graph, chunk) for chunk in event.chunks} & self._failed
+            retried = {(engine.id, event.graph, chunk) for chunk in event.chunks} & self._failed
             self.retried += len(retried)
             self._failed -= retried
         row = self._row(engine, event.worker)
@@ -280,7 +280,7 @@ class Recording(Listener):
 
     def _on_failed(self, engine: EngineView, event: ChunkFailed, now_s: float) -> None:
         run, track = engine.runs[event.graph], self._track(engine, event.graph, now_s)
-        self._failed.add((engine.number, event.graph, event.chunk))
+        self._failed.add((engine.id, event.graph, event.chunk))
         if track is not None:
             track.failed[event.chunk] += 1
         text = f"{_cut(run.graph.keys[event.chunk])}: {_cut(error_text(run.errors.get(event.chunk)))}"
@@ -290,7 +290,7 @@ class Recording(Listener):
         text, graph = f"{engine.labels[event.worker]} died", None
         if event.running is not None:
             graph, chunk = event.running
-            self._failed.add((engine.number, graph, chunk))
+            self._failed.add((engine.id, graph, chunk))
             if graph in engine.runs:
                 text += f" while it ran {_cut(engine.runs[graph].graph.keys[chunk])}"
         self._note(Happening(now_s, "death", text, graph, self._row(engine, event.worker)))
@@ -310,7 +310,7 @@ class Recording(Listener):
             self._measure(engine, now_s, engine.memory()["in_use_bytes"])
 
     def _on_forgotten(self, engine: EngineView, event: ForgetGraph, now_s: float) -> None:
-        track = self.tracks.get((engine.number, event.graph))
+        track = self.tracks.get((engine.id, event.graph))
         if track is not None:
             track.is_over = True
             self._undigested += len(track.durations_s)
@@ -323,7 +323,7 @@ class Recording(Listener):
     def _measure(self, engine: EngineView, now_s: float, in_use_bytes: int) -> None:
         store = engine.store()
         spilled = store["spilled_bytes"]
-        spilled -= self._spilled_before.setdefault(engine.number, spilled)
+        spilled -= self._spilled_before.setdefault(engine.id, spilled)
         self.limit_bytes = engine.memory()["limit_bytes"]
         self.peak_bytes = max(self.peak_bytes, in_use_bytes)
         self.spilled_bytes = max(self.spilled_bytes, spilled)
@@ -341,7 +341,7 @@ class Recording(Listener):
             self.dropped += 1
 
     def _row(self, engine: EngineView, worker: int) -> int:
-        return self._worker_rows.number(engine.labels[worker])
+        return self._worker_rows.row_of(engine.labels[worker])
 
     _handlers: ClassVar[dict[type, Callable[[Recording, EngineView, Any, float], None]]] = {
         GraphSubmitted: _on_submitted,

@@ -166,7 +166,7 @@ class TraceFile:
         if known is not None:
             return known, []
         row = self._rows[what] = len(self._rows) + 1
-        # Rows are below those with smaller numbers.
+        # Rows are below those with smaller ids.
         return row, [
             self._event("M", "thread_name", tid=row, args={"name": name}),
             self._event("M", "thread_sort_index", tid=row, args={"sort_index": row}),

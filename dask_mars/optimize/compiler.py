@@ -442,11 +442,11 @@ class Compiler:
         in_client = assembles_result(key) or (
             known.stores and stores_in_client(program.functions, program.literals, program.input_keys, self._dsk)
         )
-        number = known.operands.get(in_client)
-        if number is None:
-            number = known.operands[in_client] = len(self.operands)
+        operand_id = known.operands.get(in_client)
+        if operand_id is None:
+            operand_id = known.operands[in_client] = len(self.operands)
             self.operands.append(finish_operand(program, name_of(program.functions), in_client))
-        return number
+        return operand_id
 
 
 class _KnownKeys:

@@ -165,8 +165,8 @@ def temporary_share(functions: Iterable[Callable[..., Any]]) -> float:
 
 def temporaries_of(operands: Sequence[Operand]) -> dict[int, float]:
     """Return the known shares of `temporary_share` by the operands' ids."""
-    shares = {number: temporary_share(operand.functions) for number, operand in enumerate(operands)}
-    return {number: share for number, share in shares.items() if share}
+    shares = {operand_id: temporary_share(operand.functions) for operand_id, operand in enumerate(operands)}
+    return {operand_id: share for operand_id, share in shares.items() if share}
 
 
 def _share_of(function: Callable[..., Any]) -> float:

@@ -18,24 +18,22 @@ _MOST_BLOCKS = 1_000_000
 
 def with_reads(graph: ChunkGraph, declared: dict[str, Declared]) -> dict[str, Declared]:
     """Return the declarations of layers, extended by the sizes of slices that further layers read."""
-    reading = {
-        number: found[1] for number, operand in enumerate(graph.operands) if (found := reading_step(operand))
-    }
+    reading = {id: found[1] for id, operand in enumerate(graph.operands) if (found := reading_step(operand))}
     if not reading:
         return declared
     layers: dict[str, tuple[Any, list[dict[int, int]]]] = {}
-    for chunk, number in enumerate(graph.operand_of):
+    for chunk, operand_id in enumerate(graph.operand_of):
         key = graph.keys[chunk]
-        if number == DATA or number not in reading or not isinstance(key, tuple) or not key:
+        if operand_id == DATA or operand_id not in reading or not isinstance(key, tuple) or not key:
             continue
         if key[0] in declared:
             continue
-        lengths = _lengths(graph.literals[chunk][reading[number]])
+        lengths = _lengths(graph.literals[chunk][reading[operand_id]])
         if lengths is None or len(lengths) != len(key) - 1 or not all(map(_is_block, key[1:])):
             continue
         name = str(key[0])
         if name not in layers:
-            layers[name] = _dtype_of_source(graph, graph.operands[number], chunk), [{} for _ in lengths]
+            layers[name] = _dtype_of_source(graph, graph.operands[operand_id], chunk), [{} for _ in lengths]
         if len(layers[name][1]) == len(lengths):
             for along, at, length in zip(layers[name][1], key[1:], lengths, strict=True):
                 along[at] = length

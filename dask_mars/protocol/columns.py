@@ -21,7 +21,7 @@ PackedOperand = tuple[
 ]
 #: One byte per number, or an array's type code and its bytes.
 PackedNumbers = bytes | tuple[str, bytes]
-#: Operand numbers, inputs, literals; None for a column that is empty in every chunk.
+#: Operand ids, inputs, literals; None for a column that is empty in every chunk.
 PackedChunks = tuple[PackedNumbers, list[tuple[int, ...]] | None, Any]
 
 
@@ -76,7 +76,7 @@ def pack_chunks(
 def unpack_chunks(
     packed: PackedChunks, by_value: Callable[[Any], Iterable[tuple[Any, ...]]]
 ) -> tuple[Iterable[int], Iterable[tuple[int, ...]], Iterable[tuple[Any, ...]]]:
-    """Return the columns: operand numbers, inputs and literals. The last two may be endless."""
+    """Return the columns: operand ids, inputs and literals. The last two may be endless."""
     operands, inputs, literals = packed
     return (
         unpack_numbers(operands),

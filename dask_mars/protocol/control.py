@@ -5,7 +5,7 @@ graph's task it must leave, and whether to return its queue. The page also has t
 requests for more, and the answers: `store/_quota.h` has the same layout.
 
 The ids here have stage 0, which means nothing: workers do not know the depth of a chunk in its graph. Graph and
-number identify it; `graph.ids.SubtaskIds` creates the id for users.
+chunk identify it; `graph.ids.SubtaskIds` creates the id for users.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class ControlPage:
 
     def _refer_to(self, memory: memoryview) -> None:
         self._memory = memory
-        #: Requested growth by worker number; longer than the number of workers.
+        #: Requested growth by worker id; longer than the number of workers.
         self._asked = memory.cast("Q")[_ASKED.start // 8 :: PART_BYTES // 8]
 
     def detach(self) -> None:
@@ -146,7 +146,7 @@ class ControlPage:
     def running(self, worker: int) -> SubtaskId | None:
         """Return a worker's running subtask, with stage 0."""
         noted = bytes(self.running_id_of(worker))
-        # The graph's number comes first, and suffices if the process has died during the write.
+        # The graph's id comes first, and suffices if the process has died during the write.
         return None if noted.startswith(NO_SUBTASK[:4]) else decode_subtask_id(noted)
 
     def step(self, worker: int) -> str:

@@ -58,7 +58,7 @@ def _is_plain(h5py: Any, dataset: Any) -> bool:
     if dataset.is_virtual or dataset.external:
         return False
     properties = dataset.id.get_create_plist()
-    filters = [properties.get_filter(number)[0] for number in range(properties.get_nfilters())]
+    filters = [properties.get_filter(index)[0] for index in range(properties.get_nfilters())]
     return all(code in _OWN_FILTERS or code == _LZF for code in filters)
 
 

@@ -23,8 +23,8 @@ Reason = Literal["dropped", "missing", "unreadable", "client_only", "postponed"]
 class Start:
     """The first message to a worker: its identity and its inherited descriptors."""
 
-    #: The worker's number, which is also that of its arena.
-    number: int
+    #: The worker's id, which is also that of its arena.
+    worker: int
     #: ``sys.argv`` of the client.
     arguments: list[str]
     #: Origin of the client's ``__main__``.
@@ -103,7 +103,7 @@ class Forget(NamedTuple):
 class Context(NamedTuple):
     """Working directory, environment and settings for tasks."""
 
-    number: int
+    id: int
     payload: bytes
 
 

@@ -116,9 +116,9 @@ def extents(ref: ObjectRef) -> list[tuple[int, int]]:
         high = position + sum([step for step in steps if step > 0])
         return [(low, high + item_bytes)]
     found = [(size, 0) for _, _, size in blocks_of(ref)]
-    for number, at, size in ref[3] if ref[0] == OBJECT else ():
-        low, high = found[number]
-        found[number] = min(low, at), max(high, at + size)
+    for index, at, size in ref[3] if ref[0] == OBJECT else ():
+        low, high = found[index]
+        found[index] = min(low, at), max(high, at + size)
     return found
 
 
@@ -147,7 +147,7 @@ def value_from_blocks(ref: ObjectRef, blocks: Sequence[Any]) -> Any:
 def pickle_of(ref: ObjectRef, blocks: Sequence[Any]) -> tuple[Any, list[memoryview]]:
     """Return the pickle of a value in arenas, and its buffers, given the memory of each block."""
     _, _, header, parts = ref
-    views = [memoryview(blocks[number])[at : at + size] for number, at, size in parts]
+    views = [memoryview(blocks[index])[at : at + size] for index, at, size in parts]
     return (views.pop() if header is None else header), views
 
 
@@ -181,5 +181,5 @@ def relocated(ref: ObjectRef, own: int, moved: dict[int, tuple[int, int, int]]) 
         OBJECT,
         tuple(blocks),
         header,
-        tuple((number, at - shifts[number], size) for number, at, size in parts),
+        tuple((index, at - shifts[index], size) for index, at, size in parts),
     )

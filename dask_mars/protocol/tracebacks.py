@@ -132,7 +132,7 @@ def _frame_at(frame: Frame) -> tuple[FrameType, int]:
     code = next(part for part in module.co_consts if isinstance(part, CodeType))
     code = code.replace(co_name=frame.function, co_qualname=frame.function)
     lines = (line, place["end_lineno"])
-    found = (number for number, position in enumerate(code.co_positions()) if position[:2] == lines)
+    found = (index for index, position in enumerate(code.co_positions()) if position[:2] == lines)
     # The last match is in the body; a generator's preamble has the same position.
     instruction = 2 * max(found, default=0)
     return FunctionType(code, dict(frame.module))().gi_frame, instruction

@@ -62,7 +62,7 @@ class Admission:
     def cost(self, graph: Graph, chunk: int) -> OperandCost:
         """Return the cost of a chunk, which others of its operand share."""
         window_s, is_limited = self._parameters.window_s, self.memory.is_limited
-        # An unrepeatable chunk is alone in a worker's hands: at a death it is clear which one may have begun.
+        # An unrepeatable chunk is dispatched alone: at a worker's death it is clear which one may have begun.
         is_repeatable = graph.plan.is_repeatable(chunk)
         return OperandCost(
             graph.estimates.duration_s(chunk, window_s) if is_repeatable else window_s,

@@ -29,7 +29,7 @@ class GraphProgress:
     finished: Collection[int] = ()
     #: Workers of the chunks that are running or queued, and stay there. Chunks of absent workers are assigned
     #: again.
-    in_hand: Mapping[int, int] = field(default_factory=dict)
+    dispatched: Mapping[int, int] = field(default_factory=dict)
     #: For finished and known chunks: the bytes that workers hold of them, by worker.
     replica_bytes: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
 
@@ -61,7 +61,7 @@ class _Assignment:
         self._slots = dict(sorted(slots.items()))
         self._take_last = traversal == "depth-first"
         self._replica_bytes = progress.replica_bytes
-        self._in_hand = {chunk: worker for chunk, worker in progress.in_hand.items() if worker in slots}
+        self._dispatched = {chunk: worker for chunk, worker in progress.dispatched.items() if worker in slots}
         #: Chunks that searches do not enter: visited ones, fixed ones and those not computed. Data are no links:
         #: widely read data would connect everything.
         self._closed = bytearray(operand < 0 for operand in plan.operand_of)
@@ -71,9 +71,9 @@ class _Assignment:
         #: By worker, chunks near to its own: its searches begin there.
         self._seeds: dict[int, list[int]] = {worker: [] for worker in self._slots}
         self._initial = self._find_initial(plan.in_client)
-        #: Number of chunks that each worker has, assigned or in hand.
+        #: Number of chunks that each worker has, assigned or dispatched.
         self._loads = dict.fromkeys(self._slots, 0)
-        for chunk, worker in sorted(self._in_hand.items()):
+        for chunk, worker in sorted(self._dispatched.items()):
             self._closed[chunk] = 1
             self._seeds[worker].append(chunk)
             self._loads[worker] += 1
@@ -93,7 +93,7 @@ class _Assignment:
                     successors[source].append(chunk)
                     begins = False
             if begins:
-                if chunk not in self._in_hand and chunk not in in_client:
+                if chunk not in self._dispatched and chunk not in in_client:
                     initial.append(chunk)
             elif replica_bytes:
                 worker = _holder(replica_bytes, inputs)

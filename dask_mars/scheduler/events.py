@@ -435,7 +435,7 @@ class FailGraph:
 
 @dataclass(slots=True)
 class ForgetGraph:
-    """Release everything of the graph: no worker has chunks of it in hand."""
+    """Release everything of the graph: none of its chunks is dispatched."""
 
     graph: int
 

@@ -96,19 +96,19 @@ class Machine:
         """Return the ids of the graphs that are not forgotten."""
         return list(self._graphs)
 
-    def in_hand(self, worker: int) -> list[tuple[int, int]]:
-        """Return the (graph, chunk) pairs that a worker, or the client, has in hand, in the order of dispatch."""
+    def dispatched_to(self, worker: int) -> list[tuple[int, int]]:
+        """Return the (graph, chunk) pairs dispatched to a worker, or to the client, in order."""
         if worker == CLIENT:
             return sorted(self._dispatcher.client_chunks)
         return list(self._workers[worker].dispatched)
 
     def holds(self, worker: int, graph: int, chunks: Collection[int]) -> bool:
-        """Return whether a worker has chunks of a graph in hand, each of them named once."""
+        """Return whether chunks of a graph are dispatched to a worker, each of them named once."""
         dispatched = self._workers[worker].dispatched
         return len(set(chunks)) == len(chunks) and all(map(dispatched.__contains__, zip(repeat(graph), chunks)))
 
     def holder_of(self, graph: int, chunk: int) -> int | None:
-        """Return the worker that has a chunk in hand, if one does."""
+        """Return the worker to which a chunk is dispatched, if it is."""
         record = self._graphs[graph]
         return record.holders.get(record.plan.operand_of[chunk], {}).get(chunk)
 

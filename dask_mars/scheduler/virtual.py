@@ -11,7 +11,6 @@ from collections import deque
 
 from dask_mars.scheduler.events import (
     CLIENT,
-    ChunksFinished,
     Event,
     GraphPlan,
     GraphSubmitted,
@@ -51,7 +50,7 @@ class VirtualRun:
         """Begin a chunk; return its duration in seconds. For the derived class."""
         raise NotImplementedError
 
-    def end(self, worker: int, chunk: int, duration_s: float) -> ChunksFinished:
+    def end(self, worker: int, chunk: int, duration_s: float) -> Event:
         """End a chunk; return the worker's report. For the derived class."""
         raise NotImplementedError
 
@@ -80,10 +79,7 @@ class VirtualRun:
             self.now_s, _, worker, chunk, duration_s = heapq.heappop(self._running)
             report = self.end(worker, chunk, duration_s)
             if worker != CLIENT:
-                queue = self._queues[worker]
-                queue.popleft()
-                if queue:
-                    self._start(worker, *queue[0])
+                self._continue(worker)
             self.post(report)
         elif due_s is not None:
             self.now_s = max(self.now_s, due_s)
@@ -91,6 +87,22 @@ class VirtualRun:
         else:
             return False
         return True
+
+    @property
+    def busy(self) -> list[int]:
+        """Return the workers that run a chunk."""
+        return sorted([entry[2] for entry in self._running])
+
+    def stop(self, worker: int, drops_queue: bool = False) -> int:
+        """Take its running chunk from a worker, or all of its chunks; return the running one."""
+        entry = next(entry for entry in self._running if entry[2] == worker)
+        self._running.remove(entry)
+        heapq.heapify(self._running)
+        if drops_queue:
+            self._queues[worker].clear()
+        else:
+            self._continue(worker)
+        return entry[3]
 
     def post(self, event: Event) -> None:
         """Have the machine handle an event, and carry out its instructions."""
@@ -116,6 +128,13 @@ class VirtualRun:
                     self._start(instruction.worker, *entry)
         elif isinstance(instruction, Spill):
             self._spills += instruction.objects
+
+    def _continue(self, worker: int) -> None:
+        """Begin the next chunk of a worker's queue, if there is one."""
+        queue = self._queues[worker]
+        queue.popleft()
+        if queue:
+            self._start(worker, *queue[0])
 
     def _start(self, worker: int, chunk: int, restores: list[int]) -> None:
         self._starts += 1

@@ -111,8 +111,8 @@ class StoreAllocator(StoreReader):
         for offset, size in self.allocator.free_ranges():
             arena.give_back(offset, size)
 
-    def trim_arena(self, number: int, live: Iterable[tuple[int, int]]) -> None:
+    def trim_arena(self, arena_id: int, live: Iterable[tuple[int, int]]) -> None:
         """Return the free pages of an arena that no process allocates from to the system."""
-        arena = self.arenas[number]
+        arena = self.arenas[arena_id]
         for offset, size_bytes in Allocator(arena.capacity_bytes, live).free_ranges():
             arena.give_back(offset, size_bytes)

@@ -75,10 +75,10 @@ def limit_memory(heap: Heap, threshold_bytes: int, page: memoryview, wake: int, 
 class InPlaceSealing:
     """Blocks that change their owner from arrays to the store."""
 
-    def __init__(self, heap: Heap, arena: Arena, number: int) -> None:
+    def __init__(self, heap: Heap, arena: Arena, arena_id: int) -> None:
         self._heap = heap
         self._arena = arena
-        self._number = number
+        self._arena_id = arena_id
         #: Needed part of each sealed block that arrays may still refer to.
         self._pending: dict[int, tuple[int, int]] = {}
 
@@ -102,7 +102,7 @@ class InPlaceSealing:
         else:
             self._heap.seal(offset)
         self._pending[offset] = (first, last)
-        return (self._number, offset, size)
+        return (self._arena_id, offset, size)
 
     def abort(self) -> None:
         """Give the blocks of a value that could not be sealed back to their arrays."""

@@ -21,7 +21,7 @@ from dask_mars.store.store import Store
 
 # Two runs of a program must not give the same name to persisted chunks.
 _program = uuid.uuid4().hex
-_numbers = itertools.count()
+_ids = itertools.count()
 #: Whether a persisted chunk was ever created; before that no search of arguments is needed.
 _exist = False
 
@@ -55,7 +55,7 @@ class PersistedChunk:
     value. The chunk is freed with the last reference to the object.
     """
 
-    __slots__ = ("__weakref__", "_number", "chunk", "engine", "graph", "key", "nbytes")
+    __slots__ = ("__weakref__", "_id", "chunk", "engine", "graph", "key", "nbytes")
 
     def __init__(self, engine: ObjectOwner, graph: int, chunk: int, key: Hashable, nbytes: int) -> None:
         self.engine = engine
@@ -64,7 +64,7 @@ class PersistedChunk:
         self.key = key
         #: Approximate size of its value, in bytes.
         self.nbytes = nbytes
-        self._number = next(_numbers)
+        self._id = next(_ids)
         global _exist
         _exist = True
 
@@ -114,7 +114,7 @@ class PersistedChunk:
         return value_of, (self.result(),)
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
-        return type(self).__name__, _program, os.getpid(), self._number
+        return type(self).__name__, _program, os.getpid(), self._id
 
 
 class _Persisted(GraphNode):  # type: ignore[misc]

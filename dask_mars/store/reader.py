@@ -90,8 +90,8 @@ class StoreReader:
             return copy
         _, blocks, header, parts = ref
         copies = []
-        for number, at, size in parts:
-            arena, offset, _ = blocks[number]
+        for index, at, size in parts:
+            arena, offset, _ = blocks[index]
             copies.append(bytearray(self.arenas[arena].view(offset + at, size)))
         if header is None:
             header = copies.pop()
@@ -110,7 +110,7 @@ class StoreReader:
                 views.append(self.arenas[arena].view(offset + low, high - low))
                 lows.append(low)
             kind, blocks, header, parts = ref
-            there = kind, blocks, header, tuple([(number, at - lows[number], size) for number, at, size in parts])
+            there = kind, blocks, header, tuple([(index, at - lows[index], size) for index, at, size in parts])
         return (SPILLED, (), files.write(name, views, in_parts=ref[0] == MAP_OUTPUT), there)
 
     def _needed_of_array(self, ref: ObjectRef) -> tuple[list[Bytes], ObjectRef]:

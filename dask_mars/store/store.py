@@ -213,7 +213,7 @@ class Store(StoreAllocator):
         header, buffers, _ = self._pickled(value, self._thawed)
         if len(header) > self.inline_bytes:
             buffers.append(memoryview(header))
-        parts = tuple([(number, 0, buffer.nbytes) for number, buffer in enumerate(buffers)])
+        parts = tuple([(index, 0, buffer.nbytes) for index, buffer in enumerate(buffers)])
         # The blocks that it would have in memory: the file has a part for each.
         blocks = tuple([(self.own, 0, buffer.nbytes) for buffer in buffers])
         stored_header = None if len(header) > self.inline_bytes else header
@@ -286,7 +286,7 @@ class Store(StoreAllocator):
             for position, source in to_copy:
                 np.copyto(view[position : position + source.nbytes], source)
             last = len(blocks) - 1
-            parts = [(last if number < 0 else number, at, size) for number, at, size in parts]
+            parts = [(last if index < 0 else index, at, size) for index, at, size in parts]
         stored_header: bytes | None = None if len(header) > self.inline_bytes else header
         return (OBJECT, tuple(blocks), stored_header, tuple(parts))
 

@@ -99,7 +99,7 @@ class WorkerAnswer(TypedDict):
     pid: Count
     running: Annotated[str | None, "Dask's key of the running task."]
     step: str | None
-    in_hand: Count
+    dispatched: Count
 
 
 class MemoryAnswer(TypedDict):

@@ -33,7 +33,7 @@ class PageRecorder:
         self._engine = 0
         self._is_listening = False
         self._recording = Recording(self._accepts, _MOST_TRACKS, wants_steps=False)
-        #: Computations by id, which stays unique when engines and numbers change.
+        #: Computations by id, which stays unique when engines and graph ids change.
         self._of_id: dict[str, Track] = {}
         #: Wall-clock time at 0 of the recording's clock.
         self._zero_s = time.time() - time.perf_counter()
@@ -53,22 +53,22 @@ class PageRecorder:
     def _accepts(self, engine: EngineView) -> bool:
         if time.monotonic() - self._asked_s > _LISTEN_S:
             self.close()
-        if engine.number == self._engine:
+        if engine.id == self._engine:
             return True
         # It may have started after `watch`.
         is_ours = engine is self._find_engine()
         if is_ours:
-            self._engine = engine.number
+            self._engine = engine.id
         return is_ours
 
     def link(self, record: Record) -> None:
-        """Associate a computation's number with its id."""
+        """Associate a computation's graph id with its id."""
         if record.graph is not None and record.id not in self._of_id:
             with self._recording.lock:
                 track = self._recording.tracks.get((self._engine, record.graph))
                 if track is not None:
                     self._of_id[record.id] = track
-                    # A second index would give the same numbers to layers, at the cost of a pass over all chunks.
+                    # A second index would give the same ids to layers, at the cost of a pass over all chunks.
                     track.index = getattr(record.source, "index", track.index)
 
     def keep(self, ids: Container[str]) -> None:

@@ -17,19 +17,19 @@ class KnownGraph:
     __slots__ = (
         "borrowed",
         "fast_operands",
+        "id",
         "main_names",
         "needs_client",
         "needs_copies",
-        "number",
         "operands",
         "peaks",
         "restores",
         "values",
     )
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        #: Operands by number; packed until first used.
+    def __init__(self, id: int) -> None:
+        self.id = id
+        #: Operands by id; packed until first used.
         self.operands: dict[int, Operand | PackedOperand] = {}
         #: Known values by chunk: (object, None) for small ones made here, else (None, reference).
         self.values: dict[int, tuple[Any, ObjectRef | None]] = {}

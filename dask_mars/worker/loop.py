@@ -104,12 +104,12 @@ class WorkerProcess:
                         return
                     if not self._queue:
                         continue
-                number, context, chunk, operand, inputs, literals = self._queue.popleft()
+                graph_id, context, chunk, operand, inputs, literals = self._queue.popleft()
                 # No variable refers to the graph: forgetting it closes its files at once.
-                if outbox.finished and operand not in self._graphs[number].fast_operands:
+                if outbox.finished and operand not in self._graphs[graph_id].fast_operands:
                     # The engine may be waiting for these results.
                     outbox.flush(now)
-                if runner.run(self._graphs[number], context, chunk, operand, inputs, literals):
+                if runner.run(self._graphs[graph_id], context, chunk, operand, inputs, literals):
                     # The engine has sent a message that drops the rest of the graph.
                     self._last_look = 0.0
                 # A source among the literals would stay open until the next chunk.
@@ -198,17 +198,17 @@ class WorkerProcess:
             self._outbox.send_now(messages.Forgotten(message.graph))
 
     def _on_context(self, message: messages.Context) -> None:
-        self._surroundings.add(message.number, message.payload)
+        self._surroundings.add(message.id, message.payload)
 
     def _on_run(self, message: messages.Run) -> None:
-        number, context_number, timed, packed_chunks, records, refs, restores, borrowed, operands, paths = message
+        graph_id, context_id, timed, packed_chunks, records, refs, restores, borrowed, operands, paths = message
         if timed != self._runner.timed:
             # Either all chunks of a report have times, or none.
             self._outbox.close_batches()
             self._runner.timed = timed
-        graph = self._graphs.get(number)
+        graph = self._graphs.get(graph_id)
         if graph is None:
-            graph = self._graphs[number] = KnownGraph(number)
+            graph = self._graphs[graph_id] = KnownGraph(graph_id)
         for chunk, ref in refs.items():
             graph.values.setdefault(chunk, (None, ref))
         graph.restores.update(restores)
@@ -217,20 +217,20 @@ class WorkerProcess:
         graph.operands.update(operands)
         for function_id, path in paths.items():
             self._runner.functions.learn(function_id, path)
-        if self._surroundings.graph != number:
+        if self._surroundings.graph != graph_id:
             self._runner.turn_to(graph)
-        self._surroundings.enter(context_number)
+        self._surroundings.enter(context_id)
         chunks = unpack_numbers(packed_chunks)
         # Loading may import for long; the note names the graph for the engine.
-        write_subtask_id(self._note, number, 0, NO_CHUNK)
+        write_subtask_id(self._note, graph_id, 0, NO_CHUNK)
         try:
             columns = unpack_chunks(records, self._runner.loads)
         except BaseException:
-            self._outbox.return_chunks(number, list(chunks), "unreadable")
+            self._outbox.return_chunks(graph_id, list(chunks), "unreadable")
             return
         finally:
             self._note[:] = NO_SUBTASK
-        self._queue.extend(zip(repeat(number), repeat(context_number), chunks, *columns, strict=False))
+        self._queue.extend(zip(repeat(graph_id), repeat(context_id), chunks, *columns, strict=False))
 
     def _borrow(self, graph: KnownGraph, chunks: list[int]) -> None:
         """Borrow arrays of the user's process. Only thread workers receive any."""
@@ -247,12 +247,12 @@ class WorkerProcess:
         messages.Context: _on_context,
     }
 
-    def _drop(self, number: int) -> None:
-        dropped = [chunk for owner, _, chunk, *_ in self._queue if owner == number]
+    def _drop(self, graph_id: int) -> None:
+        dropped = [chunk for owner, _, chunk, *_ in self._queue if owner == graph_id]
         if dropped:
-            others = zip(self._queue, [owner != number for owner, *_ in self._queue], strict=True)
+            others = zip(self._queue, [owner != graph_id for owner, *_ in self._queue], strict=True)
             self._queue = deque(record for record, stays in others if stays)
-            self._outbox.return_chunks(number, dropped, "dropped")
+            self._outbox.return_chunks(graph_id, dropped, "dropped")
 
     # -- interruption -----------------------------------------------------------------------------------------
 
@@ -282,10 +282,10 @@ class WorkerProcess:
         # The next signal may interrupt this loop and take the rest, so each record is popped once.
         with contextlib.suppress(IndexError):
             while True:
-                number, _, chunk, *_ = self._queue.popleft()
-                waiting.setdefault(number, []).append(chunk)
-        for number, chunks in waiting.items():
-            self._outbox.send_now(messages.Returned(number, chunks, "dropped"))
+                graph_id, _, chunk, *_ = self._queue.popleft()
+                waiting.setdefault(graph_id, []).append(chunk)
+        for graph_id, chunks in waiting.items():
+            self._outbox.send_now(messages.Returned(graph_id, chunks, "dropped"))
 
     def _raise_postponed(self) -> None:
         """Raise in a task whose interruption hit a section that must not be interrupted."""

@@ -66,7 +66,7 @@ def main(options: Mapping[str, Any], imported: Callable[[], None]) -> None:
         error = not_mapped(reason, start.memory_limit, len(start.arenas) - 1, start.capacity_bytes)
         connection.sendall(channel.frame(dumps([messages.as_plain(messages.CannotStart(error))])))
         return
-    part, overflow = page.part_of(start.number), partial(overflow_files, page)
+    part, overflow = page.part_of(start.worker), partial(overflow_files, page)
     _serve(WorkerProcess(connection, store, part, start.idle_trim_s, overflow))
 
 
@@ -75,12 +75,12 @@ def _make_store(start: messages.Start) -> tuple[Store, ControlPage]:
     arenas = [Arena(arena, start.capacity_bytes) for arena in start.arenas]
     control = Arena(start.control, start.control_bytes)
     threshold_bytes = start.arena_threshold_bytes
-    heap = make_heap(arenas[start.number], start.live, threshold_bytes)
+    heap = make_heap(arenas[start.worker], start.live, threshold_bytes)
     page = ControlPage(control.view(0, start.control_bytes).data)
     quota = None
     if heap is not None and threshold_bytes is not None:
-        quota = limit_memory(heap, threshold_bytes, page.part_of(start.number), start.wake, SIGNAL)
-    return Store(arenas, start.number, start.live, start.inline_bytes, heap, quota), page
+        quota = limit_memory(heap, threshold_bytes, page.part_of(start.worker), start.wake, SIGNAL)
+    return Store(arenas, start.worker, start.live, start.inline_bytes, heap, quota), page
 
 
 def _serve(process: WorkerProcess) -> None:
@@ -109,7 +109,7 @@ def _receive_start(connection: socket.socket, numbers: Mapping[int, int]) -> mes
         return start
     return replace(
         start,
-        arenas=[numbers[number] for number in start.arenas],
+        arenas=[numbers[descriptor] for descriptor in start.arenas],
         control=numbers[start.control],
         locks=numbers[start.locks],
         wake=numbers[start.wake],

@@ -55,7 +55,7 @@ class ChunkRunner:
     Attributes
     ----------
     functions : FunctionRegistry
-        Functions by the numbers that operands have for them.
+        Functions by the ids that operands have for them.
     timed : bool
         Whether a listener asks for the steps of operands.
     running : tuple of int
@@ -96,7 +96,7 @@ class ChunkRunner:
     def turn_to(self, graph: KnownGraph) -> None:
         """Show a graph's tasks their surroundings."""
         for text in self._surroundings.turn_to(graph):
-            self._outbox.send(messages.Warning(graph.number, dumps((text, RuntimeWarning, __file__, 0))))
+            self._outbox.send(messages.Warning(graph.id, dumps((text, RuntimeWarning, __file__, 0))))
 
     def loads(self, payload_and_parts: tuple[bytes, tuple[Block, ...]]) -> Any:
         """Unpickle an object whose buffers are in arenas."""
@@ -113,20 +113,20 @@ class ChunkRunner:
         graph: KnownGraph,
         context: int,
         chunk: int,
-        operand_number: int,
+        operand_id: int,
         inputs: tuple[int, ...],
         literals: tuple[Any, ...],
     ) -> bool:
         """Run a chunk and report it; return whether it was given up because its graph is to stop."""
-        if not self._prepare(graph, context, chunk, operand_number):
+        if not self._prepare(graph, context, chunk, operand_id):
             return False
-        self.running = (graph.number, chunk)
+        self.running = (graph.id, chunk)
         owners: Owners = []
         self._store.begin()
         start_s = time.perf_counter()
         try:
             # Only the list refers to the result, so that sealing can release it.
-            results = [self._compute(graph, operand_number, inputs, literals, owners)]
+            results = [self._compute(graph, operand_id, inputs, literals, owners)]
         except _ReturnChunk as reason:
             self._return(graph, chunk, owners, reason.args[0])
             return False
@@ -143,12 +143,12 @@ class ChunkRunner:
         ref = self._seal(graph, chunk, results, owners)
         ended_s = time.perf_counter()
         if ended_s - start_s < self._fast_s:
-            graph.fast_operands.add(operand_number)
+            graph.fast_operands.add(operand_id)
         else:
-            graph.fast_operands.discard(operand_number)
+            graph.fast_operands.discard(operand_id)
         if ref is None:
             return self._store.refusal[0] == STOPPED
-        batch = self._outbox.batch(graph.number)
+        batch = self._outbox.batch(graph.id)
         batch.chunks.append(chunk)
         batch.refs.append(ref)
         # Durations include sealing, as the engine estimates the time of the queue from them.
@@ -156,28 +156,28 @@ class ChunkRunner:
         if self.timed:
             batch.steps_s.append((start_s, self._loaded_s, computed_s))
         # A grown peak is reported again, but not for every few bytes.
-        if peak_bytes > 1.1 * graph.peaks.get(operand_number, 0):
-            batch.peaks[operand_number] = graph.peaks[operand_number] = peak_bytes
+        if peak_bytes > 1.1 * graph.peaks.get(operand_id, 0):
+            batch.peaks[operand_id] = graph.peaks[operand_id] = peak_bytes
         return False
 
-    def _prepare(self, graph: KnownGraph, context: int, chunk: int, operand_number: int) -> bool:
+    def _prepare(self, graph: KnownGraph, context: int, chunk: int, operand_id: int) -> bool:
         """Show surroundings, and unpack a new operand; return False, and the chunk, if it does not run here."""
-        write_subtask_id(self._note, graph.number, 0, chunk)
-        if self._surroundings.graph != graph.number:
+        write_subtask_id(self._note, graph.id, 0, chunk)
+        if self._surroundings.graph != graph.id:
             self.turn_to(graph)
         if self._surroundings.context != context:
             self._surroundings.enter(context)
-        operand = graph.operands[operand_number]
+        operand = graph.operands[operand_id]
         if type(operand) is tuple:
             self._step[0] = PREPARE
             try:
                 operand = unpack_operand(operand, self.functions, self.loads)
             except BaseException:
-                self._outbox.return_chunks(graph.number, [chunk], "unreadable")
+                self._outbox.return_chunks(graph.id, [chunk], "unreadable")
                 return False
-            graph.operands[operand_number] = made_fast(operand)
-        if operand_number in graph.needs_client:
-            self._outbox.return_chunks(graph.number, [chunk], "client_only")
+            graph.operands[operand_id] = made_fast(operand)
+        if operand_id in graph.needs_client:
+            self._outbox.return_chunks(graph.id, [chunk], "client_only")
             return False
         self._trimmer.is_due = True
         return True
@@ -185,15 +185,15 @@ class ChunkRunner:
     def _compute(
         self,
         graph: KnownGraph,
-        operand_number: int,
+        operand_id: int,
         inputs: tuple[int, ...],
         literals: tuple[Any, ...],
         owners: Owners,
     ) -> Any:
         """Run an operand; if it writes into its inputs, again with copies, or in the user's process."""
-        operand = graph.operands[operand_number]
+        operand = graph.operands[operand_id]
         assert isinstance(operand, Operand)
-        copies = self._surroundings.writable_inputs or operand_number in graph.needs_copies
+        copies = self._surroundings.writable_inputs or operand_id in graph.needs_copies
         while True:
             try:
                 values = self._load_inputs(graph, inputs, owners, copies)
@@ -219,7 +219,7 @@ class ChunkRunner:
                     raise
                 if is_for_client or copies:
                     # Under threads the task would write into the user's array, or find what only that process has.
-                    graph.needs_client.add(operand_number)
+                    graph.needs_client.add(operand_id)
                     raise _ReturnChunk("client_only") from None
                 tracebacks.forget(error)
             else:
@@ -228,7 +228,7 @@ class ChunkRunner:
                 return result
             # Under threads a task may write into its inputs, so it gets copies of its own.
             copies = True
-            graph.needs_copies.add(operand_number)
+            graph.needs_copies.add(operand_id)
             values.clear()
 
     def _load_inputs(self, graph: KnownGraph, inputs: tuple[int, ...], owners: Owners, copies: bool) -> list[Any]:
@@ -266,7 +266,7 @@ class ChunkRunner:
             with contextlib.suppress(StoreFull):
                 ref = self._store.restore(ref)
                 graph.values[chunk] = (None, ref)
-                self._outbox.outgoing.append(messages.Restored(graph.number, {chunk: ref}))
+                self._outbox.outgoing.append(messages.Restored(graph.id, {chunk: ref}))
 
     # -- results ----------------------------------------------------------------------------------------------
 
@@ -302,7 +302,7 @@ class ChunkRunner:
                 raise
         if files is not None:
             # After the exception has released the pickle.
-            ref = self._store.seal_on_disk(result, inputs, f"{graph.number}-{chunk}", files)
+            ref = self._store.seal_on_disk(result, inputs, f"{graph.id}-{chunk}", files)
         # Arrays are loaded anew for each task, so that no task sees what another wrote into one.
         if not is_stored(ref) and type(result) is not np.ndarray:
             keeps_inputs = bool(owners) and still_used(owners)
@@ -353,11 +353,11 @@ class ChunkRunner:
         # The engine may free the inputs when it hears of the failure.
         self._outbox.retain(owners)
         self._outbox.close_batches()
-        self._outbox.outgoing.append(messages.Failed(graph.number, chunk, record, final))
+        self._outbox.outgoing.append(messages.Failed(graph.id, chunk, record, final))
 
     def _return(self, graph: KnownGraph, chunk: int, owners: Owners, reason: messages.Reason) -> None:
         self._outbox.retain(owners)
-        self._outbox.return_chunks(graph.number, [chunk], reason)
+        self._outbox.return_chunks(graph.id, [chunk], reason)
 
     def _give_up(self, graph: KnownGraph, chunk: int, error: BaseException, owners: Owners) -> bool:
         """Report an interrupted chunk as dropped, and return True."""

@@ -51,8 +51,8 @@ def _running(
             sums[:1] = function(rows[:1], axis=0, dtype=dtype)
             try:
                 with np.errstate(all="raise", under="ignore"):
-                    for number in range(1, len(rows)):
-                        combine(sums[number - 1], rows[number], out=sums[number])
+                    for row in range(1, len(rows)):
+                        combine(sums[row - 1], rows[row], out=sums[row])
             except FloatingPointError:
                 # NumPy then warns or raises in its own words, as the user has configured.
                 del result, sums

@@ -37,17 +37,17 @@ class Surroundings:
         self._task_context = TaskContext()
         self.variables: Context = self._task_context.variables
 
-    def add(self, number: int, payload: bytes) -> None:
+    def add(self, context_id: int, payload: bytes) -> None:
         """Add a context that has arrived."""
-        self._contexts = {number: payload, **self._contexts}
+        self._contexts = {context_id: payload, **self._contexts}
         while len(self._contexts) > _MOST_CONTEXTS:
             self._contexts.popitem()
 
-    def enter(self, number: int) -> None:
+    def enter(self, context_id: int) -> None:
         """Apply the settings of a context, unless they are in force."""
-        payload = self._contexts.get(number)
-        if self.context != number and payload is not None:
-            self.context = number
+        payload = self._contexts.get(context_id)
+        if self.context != context_id and payload is not None:
+            self.context = context_id
             self._apply(payload)
             self.writable_inputs = bool(dask.config.get("dask-mars.writable-inputs", False))
 
@@ -59,7 +59,7 @@ class Surroundings:
         """Show a graph's tasks their names of `__main__`; return warnings about settings that do not apply."""
         if self.graph:
             self.restore()
-        self.graph = graph.number
+        self.graph = graph.id
         main_module.show(graph.main_names)
         failures = self._task_context.failures[:]
         self._task_context.failures.clear()

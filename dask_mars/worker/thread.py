@@ -70,9 +70,9 @@ class ThreadSurroundings(Surroundings):
         pass
 
     def turn_to(self, graph: KnownGraph) -> list[str]:
-        self.graph = graph.number
+        self.graph = graph.id
         try:
-            self.variables = self._variables_of(graph.number).copy()
+            self.variables = self._variables_of(graph.id).copy()
         except KeyError:
             # The computation has ended meanwhile.
             self.variables = copy_context()
@@ -119,7 +119,7 @@ class WorkerThread(WorkerProcess):
         for chunk in chunks:
             # If the computation has ended meanwhile, no reader is left.
             with contextlib.suppress(KeyError):
-                array = self.borrowed_array(graph.number, chunk)
+                array = self.borrowed_array(graph.id, chunk)
                 alias = array.view(np.ndarray)
                 alias.flags.writeable = False
                 graph.values[chunk] = (alias, None)
@@ -149,14 +149,14 @@ def serve(
         library's cache: no other worker may take them.
     """
     process_role.enter_engine()
-    arena = arenas[start.number]
+    arena = arenas[start.worker]
     before = copy_context()
     heap = make_heap(arena, start.live, start.arena_threshold_bytes)
-    store = Store(arenas, start.number, start.live, start.inline_bytes, heap)
+    store = Store(arenas, start.worker, start.live, start.inline_bytes, heap)
     overflow = partial(overflow_files, page)
     own = [(variable, value) for variable, value in copy_context().items() if before.get(variable) is not value]
     surroundings, trimmer = ThreadSurroundings(variables_of, own), ThreadTrimmer(store)
-    part = page.part_of(start.number)
+    part = page.part_of(start.worker)
     worker = WorkerThread(connection, store, part, start.idle_trim_s, overflow, surroundings, trimmer)
     worker.idle_time = idle_time
     worker.borrowed_array = borrowed_array

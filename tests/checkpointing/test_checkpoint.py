@@ -72,7 +72,7 @@ def interrupted(compute: Callable[[], Any], folder: Path, after: int) -> None:
     with pytest.raises(Stopped):
         compute()
     stop_after(folder, None)
-    # What was in hand may still be called.
+    # Dispatched chunks may still be called.
     for runtime in list(runtimes):
         assert eventually(lambda runtime=runtime: not runtime.state().get("graphs"), 10)
 
@@ -179,7 +179,7 @@ def test_annotations_say_what_is_saved_and_what_is_not(runtime: Runtime, folder:
     assert found.chunks >= 6
     before, again = calls(folder), calls(folder / "never")
     compute(1e-9)
-    # But for what was in hand.
+    # But for dispatched chunks.
     assert calls(folder) <= before + 2
     assert calls(folder / "never") - again == 8
 

@@ -110,11 +110,11 @@ def saved(
 
 def evaluated(graph: ChunkGraph) -> list[Any]:
     values: dict[int, Any] = {}
-    for chunk, number in enumerate(graph.operand_of):
-        if number == DATA:
+    for chunk, operand_id in enumerate(graph.operand_of):
+        if operand_id == DATA:
             values[chunk] = graph.values[chunk]
         else:
-            operand = graph.operands[number]
+            operand = graph.operands[operand_id]
             values[chunk] = operand.run([values[source] for source in graph.inputs[chunk]], graph.literals[chunk])
     return [values[chunk] for chunk in graph.outputs]
 

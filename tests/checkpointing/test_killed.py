@@ -22,7 +22,7 @@ from studies.checkpoint import KINDS, WHOM, killed
 def test_little_is_computed_twice_and_the_result_is_the_same(zarr: Any, kind: str, whom: str, when: str) -> None:
     found = killed(kind, whom, 1.0, 1 if when == "computing" else 2, 3, 0.05, when)
     assert found.is_same
-    # One chunk for each worker is in hand, and what was computed a moment before is not written yet.
+    # One chunk is dispatched to each worker, and what was computed a moment before is not written yet.
     assert found.repeated_beyond <= max(found.count // 10, 4)
 
 

@@ -23,12 +23,12 @@ def read(value: int) -> int:
 def values_of(graph: ChunkGraph) -> dict[int, Any]:
     """Return the value of each chunk."""
     values: dict[int, Any] = {}
-    for chunk, number in enumerate(graph.operand_of):
-        if number == DATA:
+    for chunk, operand_id in enumerate(graph.operand_of):
+        if operand_id == DATA:
             values[chunk] = graph.values[chunk]
         else:
             inputs = [values[source] for source in graph.inputs[chunk]]
-            values[chunk] = graph.operands[number].run(inputs, graph.literals[chunk])
+            values[chunk] = graph.operands[operand_id].run(inputs, graph.literals[chunk])
     return values
 
 
@@ -56,7 +56,7 @@ def _named(task: Any) -> Any:
 @given(graphs(), st.data())
 def test_what_is_saved_is_read_and_what_only_it_needed_is_left_out(graph: ChunkGraph, data: st.DataObject) -> None:
     every = values_of(graph)
-    computable = [chunk for chunk, number in enumerate(graph.operand_of) if number != DATA]
+    computable = [chunk for chunk, operand_id in enumerate(graph.operand_of) if operand_id != DATA]
     saved = data.draw(st.sets(st.sampled_from(computable)))
     in_files = {chunk for chunk in saved if data.draw(st.booleans())}
     graph.priorities = {chunk: float(chunk) for chunk in computable}
@@ -68,7 +68,7 @@ def test_what_is_saved_is_read_and_what_only_it_needed_is_left_out(graph: ChunkG
         read,
     )
     values = values_of(left)
-    operands = [left.operands[number] for number in left.operand_of if number != DATA]
+    operands = [left.operands[operand_id] for operand_id in left.operand_of if operand_id != DATA]
     computed = sum(operand.functions != (read,) for operand in operands)
     assert [values[chunk] for chunk in left.outputs] == [every[chunk] for chunk in graph.outputs]
     assert [left.keys[chunk] for chunk in left.outputs] == [graph.keys[chunk] for chunk in graph.outputs]

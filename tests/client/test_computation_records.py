@@ -214,7 +214,7 @@ def _source(
 def test_layers_are_counted():
     index = LayerIndex(KEYS, OPERANDS)
     assert index.look()
-    assert list(index.numbers) == [0, 0, NO_LAYER, 1, 2, 2]
+    assert list(index.layer_ids) == [0, 0, NO_LAYER, 1, 2, 2]
     assert index.count(array("f", [2, -1, -1, 0.5, -1, -1]), array("q", [8] * 6), running=[1, 2], failed=[4]) == [
         LayerCounts("a-1", "a", 2, 1, 1, 0, 2.0, 8),
         LayerCounts("b-2", "b", 1, 1, 0, 0, 0.5, 8),
@@ -226,12 +226,12 @@ def test_layers_are_found_bit_by_bit(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("dask_mars.observe.layers._STEP", 2)
     index = LayerIndex(KEYS, OPERANDS)
     assert not index.look(seconds=0)
-    assert len(index.numbers) == 2
+    assert len(index.layer_ids) == 2
     assert [layer.total for layer in index.count(array("f", [-1.0] * 6), array("q", [0] * 6))] == [2]
     assert edges_of(index, INPUTS) == []
     while not index.look(seconds=0):
         pass
-    assert len(index.numbers) == 6
+    assert len(index.layer_ids) == 6
 
 
 def test_too_many_layers_are_counted_by_label(monkeypatch: pytest.MonkeyPatch):
@@ -295,10 +295,10 @@ def test_layers_are_found_by_operands_where_these_are_of_one(is_mixed: bool):
     rough._look_at = lambda *at: (looked.append(1), look_at(*at))  # type: ignore[method-assign, assignment]
     exact.look()
     rough.look_roughly()
-    assert [rough.names[number] for number in rough.numbers[1:]] == [
-        exact.names[number] for number in exact.numbers[1:]
+    assert [rough.names[number] for number in rough.layer_ids[1:]] == [
+        exact.names[number] for number in exact.layer_ids[1:]
     ]
-    assert rough.numbers[0] == NO_LAYER
+    assert rough.layer_ids[0] == NO_LAYER
     assert bool(sum(looked)) is is_mixed
 
 
@@ -306,14 +306,14 @@ def test_layers_whose_data_are_known_from_the_start_are_none():
     index = LayerIndex(["x", ("y", 0), (), ("x", 1), "z"], [-1, 0, 0, 0, -1])
     assert index.look()
     assert index.names == ["y", "()", "x"]
-    assert list(index.numbers) == [NO_LAYER, 0, 1, 2, NO_LAYER]
+    assert list(index.layer_ids) == [NO_LAYER, 0, 1, 2, NO_LAYER]
 
 
 def test_an_engine_that_has_no_time_leaves_what_was_known():
     class Engine:
         answers: ClassVar[list[Any]] = [[1], TimeoutError(), EngineStopped()]
 
-        def dispatched_of(self, number: int, patience_s: float | None = None) -> list[int]:
+        def dispatched_of(self, graph_id: int, patience_s: float | None = None) -> list[int]:
             assert patience_s is not None
             answer = self.answers.pop(0)
             if isinstance(answer, Exception):
@@ -322,12 +322,12 @@ def test_an_engine_that_has_no_time_leaves_what_was_known():
 
     measurements = SimpleNamespace(durations_s=array("f", [1.0, -1, -1]), stored_bytes=array("q", [0] * 3))
     graph = ChunkGraph(operands=[], keys=["a", "b", "c"], operand_of=[0] * 3, inputs=[()] * 3)
-    run: Any = SimpleNamespace(number=1, graph=graph, measurements=measurements, errors=[])
+    run: Any = SimpleNamespace(id=1, graph=graph, measurements=measurements, errors=[])
     engine: Any = SimpleNamespace(inspection=Engine())
     source = tracking.EngineSource(engine, run)
     seen = []
     for _ in range(3):
-        source._in_hand = source._in_hand[0], 0.0
+        source._dispatched = source._dispatched[0], 0.0
         seen.append(source.counts().running)
     assert seen == [1, 1, 0]
 

@@ -350,8 +350,8 @@ def test_a_runtime_cancels_by_id_and_number(runtime: Runtime, tmp_path: Path):
     one, two = (runtime.submit(waiting(tmp_path / "never", name)) for name in ("one", "two"))
     assert eventually(lambda: one.state == two.state == "running", 20)
     assert runtime.cancel(one.id)
-    (number,) = [row["graph"] for row in runtime.computations() if row["id"] == two.id]
-    assert runtime.cancel(number)
+    (graph_id,) = [row["graph"] for row in runtime.computations() if row["id"] == two.id]
+    assert runtime.cancel(graph_id)
     assert isinstance(one.exception(100), Cancelled)
     assert isinstance(two.exception(100), Cancelled)
     assert not runtime.cancel(one.id)

@@ -451,7 +451,7 @@ def test_operands_in_progress(client, get, cluster, installed, tmp_path):
         assert one["chunks"] == {"total": 22, "waiting": 1, "running": 1, "finished": 20, "failed": 0}
         state = asked(client, "state")
         assert (state["counts"]["running"], state["can"]) == (1, [])
-        assert sorted(worker["in_hand"] for worker in state["workers"]) == [0, 1]
+        assert sorted(worker["dispatched"] for worker in state["workers"]) == [0, 1]
     finally:
         path.touch()
         thread.join()

@@ -50,14 +50,14 @@ def test_one_that_runs_is_followed_and_cancelled(client: Client, tmp_path: Path)
     computation = dask_mars.submit(dask.delayed(wait_for)(tmp_path / "never", 1, dask_key_name="x"), name="waits")
     runtime = dask_mars.runtime()
     assert eventually(lambda: computation.progress.running == 1, PATIENCE_S)
-    assert "1 are in the hands of agents" in computation.explain()
-    assert "'x' is in the hands of an agent" in computation.explain("x")
+    assert "1 are dispatched to agents" in computation.explain()
+    assert "'x' is dispatched to an agent" in computation.explain("x")
     assert "waits: the cluster at" in runtime.explain()
     with pytest.raises(KeyError, match="no such key"):
         computation.explain("y")
     with pytest.raises(TypeError, match="key"):
         runtime.explain(["x"])
-    assert eventually(lambda: sum(worker["in_hand"] for worker in runtime.state()["workers"]) == 1, PATIENCE_S)
+    assert eventually(lambda: sum(worker["dispatched"] for worker in runtime.state()["workers"]) == 1, PATIENCE_S)
     # The scheduler's page calls it the same.
     url = client.dashboard_link.replace("/status", f"/mars/api/v1/computations/{computation.id}")
     with urllib.request.urlopen(url, timeout=20) as answer:

@@ -810,7 +810,7 @@ def test_a_chunk_is_freed_once_its_last_consumer_is_done(runtime: Runtime, tmp_p
     try:
         assert eventually(lambda: engine._loop.machine.graphs and engine._runs, 5)
         run = next(iter(engine._runs.values()))
-        assert eventually(lambda: engine._loop.machine.counts(run.number)["FREED"] == 1, 5)
+        assert eventually(lambda: engine._loop.machine.counts(run.id)["FREED"] == 1, 5)
         assert eventually(lambda: not engine._blocks.counts, 1)
         assert thread.is_alive()
     finally:
@@ -942,7 +942,7 @@ def test_small_slices_do_not_keep_large_chunks(runtime: Runtime, tmp_path: Path)
     try:
         assert eventually(lambda: engine._runs, 5)
         run = next(iter(engine._runs.values()))
-        assert eventually(lambda: engine._loop.machine.counts(run.number)["FREED"] == 2, 5)
+        assert eventually(lambda: engine._loop.machine.counts(run.id)["FREED"] == 2, 5)
         assert eventually(lambda: not engine._blocks.counts, 1)
     finally:
         (tmp_path / "go on").touch()

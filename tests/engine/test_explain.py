@@ -47,7 +47,7 @@ B_1, C_2 = [f"{NAMES[depth]!r} [{subtask_id(1, depth, depth).hex()}]" for depth 
 def test_what_runs_is_in_somebodys_hands():
     checked = CheckedMachine()
     checked.submit(*CHAIN)
-    assert told(checked, "a", *CHAIN) == [f"{A} is in the hands of worker 0, and next or running"]
+    assert told(checked, "a", *CHAIN) == [f"{A} is dispatched to worker 0, and next or running"]
 
 
 def test_what_waits_leads_to_what_it_waits_for():
@@ -56,7 +56,7 @@ def test_what_waits_leads_to_what_it_waits_for():
     assert told(checked, "c", *CHAIN) == [
         f"{C_2} waits for 1 of its 1 inputs",
         f"{B_1} waits for 1 of its 1 inputs",
-        f"{A} is in the hands of worker 0, and next or running",
+        f"{A} is dispatched to worker 0, and next or running",
     ]
 
 
@@ -65,7 +65,7 @@ def test_queues_have_positions():
     inputs = ((), (), (), ())
     checked.submit(*inputs)
     checked.finish(0, 0, seconds=1e-6)
-    assert told(checked, "d", *inputs) == [f"{D} is in the hands of worker 0, behind 2 others"]
+    assert told(checked, "d", *inputs) == [f"{D} is dispatched to worker 0, behind 2 others"]
     assert told(checked, "a", *inputs) == [f"{A} is computed"]
 
 
@@ -82,7 +82,7 @@ def test_steps_are_told():
     run = GraphRun(1, graph_of(()), None, 0)
     steps = {0: RunningStep(1, 0, "load")}
     told = explain_chunk(checked.machine, run, run.graph.ids["a"], checked.now_s, steps)
-    assert told == f"{A} is in the hands of worker 0, which loads the inputs of it"
+    assert told == f"{A} is dispatched to worker 0, which loads the inputs of it"
     everything = explain(checked.machine, {1: run}, {0: LABELS[0]}, steps=steps)
     assert f"worker 0 (process 77) has {A}, and loads the inputs of {A}" in everything.splitlines()
 
@@ -96,7 +96,7 @@ def test_without_workers_they_are_waited_for():
 def test_the_users_process_has_hands_too():
     checked = CheckedMachine()
     checked.submit((), in_client=frozenset({0}))
-    assert told(checked, "a", ()) == [f"{A} is in the hands of your process"]
+    assert told(checked, "a", ()) == [f"{A} is dispatched to your process"]
     run = GraphRun(1, graph_of(()), None, 0)
     assert f"your process has {A}" in explain(checked.machine, {1: run}, {0: LABELS[0]})
 
@@ -111,7 +111,7 @@ def test_memory_is_waited_for():
     run = GraphRun(1, graph_of(*inputs), None, 0)
     text = explain(checked.machine, {1: run}, LABELS)
     assert text.splitlines() == [
-        "2 workers; the store holds 0 B of 100 B, 60 B are reserved for what is in hand, "
+        "2 workers; the store holds 0 B of 100 B, 60 B are reserved for dispatched chunks, "
         "0 B are being written to disk",
         "graph 1: 1 READY, 1 RUNNING",
         f"worker 0 (process 77) has {A}",
@@ -154,7 +154,7 @@ def test_a_running_computation_explains_itself(runtime: Runtime, tmp_path: Path)
     try:
         while "'first'" not in runtime.explain():
             assert thread.is_alive()
-        assert "in the hands of worker " in runtime.explain("second")
+        assert "dispatched to worker " in runtime.explain("second")
         with pytest.raises(KeyError, match="third"):
             runtime.explain("third")
     finally:
@@ -175,7 +175,7 @@ def test_the_state_says_who_runs_what(tmp_path: Path):
         finally:
             (tmp_path / "go on").touch()
             thread.join(100)
-        assert sorted(worker["in_hand"] for worker in state["workers"]) == [0, 1]
+        assert sorted(worker["dispatched"] for worker in state["workers"]) == [0, 1]
         assert {worker["pid"] for worker in state["workers"]} == set(runtime.engine().worker_pids())
         assert state["persisted"] > 0
         assert not state["reservations"]

@@ -38,7 +38,7 @@ def account(workers: int = 2) -> MemoryAccount:
         promised_bytes=16 * MIB,
         private=(
             ProcessMemory(None, 77, 120 * MIB),
-            *[ProcessMemory(number, 100 + number, (50 + number) * MIB) for number in range(workers)],
+            *[ProcessMemory(worker_id, 100 + worker_id, (50 + worker_id) * MIB) for worker_id in range(workers)],
         ),
         library_bytes=30 * MIB,
         on_disk_bytes=300 * MIB,
@@ -61,7 +61,7 @@ def test_text_has_aligned_lines_with_units():
         "  worker 0        50.00 MiB  process 100",
         "  worker 1        51.00 MiB  process 101",
         "  libraries       30.00 MiB  counted once",
-        "promised          16.00 MiB  for tasks in hand",
+        "promised          16.00 MiB  for dispatched tasks",
         "on disk          300.00 MiB  1.00 GiB written since the start",
     ]
 
@@ -99,7 +99,7 @@ def test_a_runtime_that_has_not_started_is_not_started():
     assert str(runtime.memory()).splitlines() == [
         "limit     200.00 MiB",
         "in use           0 B  at most 0 B since the start",
-        "promised         0 B  for tasks in hand",
+        "promised         0 B  for dispatched tasks",
         "on disk          0 B  0 B written since the start",
     ]
 

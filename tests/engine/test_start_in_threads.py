@@ -123,7 +123,7 @@ def test_what_people_see_says_that_workers_are_threads(runtime: Runtime, tmp_pat
 def test_a_process_in_the_place_of_a_thread_has_a_row_of_its_own() -> None:
     rows = WorkerRows()
     labels = [worker_label(-1), worker_label(0, is_thread=True), worker_label(0, 4711), worker_label(0, 4711)]
-    assert [rows.number(label) for label in labels] == [-1, 0, 1, 1]
+    assert [rows.row_of(label) for label in labels] == [-1, 0, 1, 1]
     assert rows.labels == {-1: "your process", 0: "thread 0 of your process", 1: "worker 0 (process 4711)"}
 
 

@@ -86,7 +86,7 @@ def test_starts_that_fail_matter_where_nothing_else_computes(
         _runs={},
         _workers=workers,
     )
-    handle: Any = SimpleNamespace(number=0, start_error=None)
+    handle: Any = SimpleNamespace(id=0, start_error=None)
     for _ in range(2):
         Workforce._note_start_failure(engine, handle, 1)
     if fails:

@@ -112,7 +112,7 @@ def test_a_wrong_call_raises_and_does_no_more(name: str, busy: tuple[Runtime, da
     assert not results
     assert 0 < persisted.sum().compute(scheduler=runtime.get) < 100_000
     running = next(worker["running"] for worker in runtime.state()["workers"] if worker["running"])
-    assert "in the hands of worker" in runtime.explain(running)
+    assert "dispatched to worker" in runtime.explain(running)
 
 
 def test_cancelling_what_is_not_there(busy: tuple[Runtime, da.Array, list[int]]) -> None:

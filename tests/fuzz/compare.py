@@ -149,7 +149,7 @@ def _masked(ours: Any, expected: Any, rounded: bool) -> str:
         return f"mask {ours.mask!r:.100} instead of {expected.mask!r:.100}"
     fills = [array.view().fill_value for array in (ours, expected)]
     # An array that nobody has given one gets that of its dtype when it is first asked, be it by NumPy itself, and
-    # hands it on to others: which of them it is depends on who has had the same object in hand before.
+    # hands it on to others: which of them it is depends on who has had the same object before.
     if not all(map(_is_nobodys, fills)) and (text := difference(*fills, rounded)):
         return f"fill value: {text}"
     if ours.hardmask != expected.hardmask:

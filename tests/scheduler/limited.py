@@ -48,7 +48,7 @@ class Host:
         self.sizes = sizes
         self.limit = limit
         self.machine = Machine(Parameters(store_limit=limit, memory_limit=hard_limit, window_s=0.01, **parameters))
-        self.hands: dict[int, list[tuple[int, int]]] = {CLIENT: []}
+        self.dispatched: dict[int, list[tuple[int, int]]] = {CLIENT: []}
         self.plans: dict[int, GraphPlan] = {}
         self.stored: dict[tuple[int, int], int] = {}
         self.on_disk: set[tuple[int, int]] = set()
@@ -78,7 +78,7 @@ class Host:
             self.start(worker)
 
     def start(self, worker: int) -> None:
-        self.hands[worker] = []
+        self.dispatched[worker] = []
         self.post(WorkerStarted(worker))
 
     @property
@@ -118,9 +118,9 @@ class Host:
                         if worker != CLIENT:
                             self.copy(graph, source)
                         value = self.plans[graph].operand_of[source] < 0
-                        ahead = worker != CLIENT and (graph, source) in self.hands[worker]
+                        ahead = worker != CLIENT and (graph, source) in self.dispatched[worker]
                         assert value or ahead or self.is_there(graph, source)
-                    self.hands[worker].append((graph, chunk))
+                    self.dispatched[worker].append((graph, chunk))
                     self.started.append(chunk)
             case Free(_, chunks):
                 for chunk in chunks:
@@ -145,8 +145,8 @@ class Host:
             case ReadAhead(objects):
                 assert self.on_disk >= set(objects)
                 self.announced += objects
-            case GrantReservation(number):
-                self.granted.append(number)
+            case GrantReservation(reservation_id):
+                self.granted.append(reservation_id)
             case FinishGraph():
                 self.finished.add(graph)
             case Refuse(_, chunk, _, _):
@@ -175,20 +175,20 @@ class Host:
 
     def work(self, worker: int) -> None:
         """Let a worker do what it has been given first, or give it back if an input is missing."""
-        graph, chunk = self.hands[worker][0]
+        graph, chunk = self.dispatched[worker][0]
         graph_plan = self.plans[graph]
         if all(graph_plan.operand_of[at] < 0 or self.is_there(graph, at) for at in graph_plan.inputs[chunk]):
             self.finish(worker, graph, [chunk])
         else:
-            self.hands[worker].pop(0)
+            self.dispatched[worker].pop(0)
             self.post(ChunksReturned(worker, graph, [chunk]))
 
     def pinned(self) -> set[tuple[int, int]]:
         """Return what workers, and the client, are reading."""
         inputs = {
             (graph, source)
-            for hand in self.hands.values()
-            for graph, chunk in hand
+            for places in self.dispatched.values()
+            for graph, chunk in places
             for source in self.plans[graph].inputs[chunk]
         }
         return inputs | {
@@ -202,7 +202,7 @@ class Host:
         for chunk in chunks:
             if worker == CLIENT:
                 self.done_in_client.append(chunk)
-            self.hands[worker].remove((graph, chunk))
+            self.dispatched[worker].remove((graph, chunk))
             size = self.sizes[chunk]
             if size and worker != CLIENT and chunk in self.overflowing:
                 sizes[chunk] = size
@@ -229,7 +229,7 @@ class Host:
 
     def lose(self, worker: int) -> None:
         """Let a worker die and start again."""
-        self.hands.pop(worker)
+        self.dispatched.pop(worker)
         for loads in self.loads.values():
             for source in [source for source, loader in loads.items() if loader == worker]:
                 del loads[source]
@@ -257,8 +257,8 @@ class Host:
 
     def step(self) -> bool:
         """Let something happen; False if nothing can."""
-        for worker, hand in self.hands.items():
-            if hand:
+        for worker, places in self.dispatched.items():
+            if places:
                 self.work(worker)
                 return True
         if self.writing:
@@ -277,9 +277,9 @@ class Host:
 
     def run_workers(self) -> None:
         """Let everything happen but in the user's process."""
-        while any(self.hands[worker] for worker in self.hands if worker != CLIENT) or self.writing:
-            for worker in self.hands:
-                if worker != CLIENT and self.hands[worker]:
+        while any(self.dispatched[worker] for worker in self.dispatched if worker != CLIENT) or self.writing:
+            for worker in self.dispatched:
+                if worker != CLIENT and self.dispatched[worker]:
                     self.work(worker)
             if self.writing:
                 self.answer()

@@ -73,10 +73,10 @@ def test_what_is_left_is_assigned_when_workers_have_come_and_gone(graph, slots, 
             finished.append(chunk)
     now = data.draw(workers)
     held = {chunk: {data.draw(st.sampled_from(sorted(slots))): 10} for chunk in finished}
-    in_hand = {chunk: worker for chunk, worker in before.items() if chunk not in finished and chunk % 2}
-    progress = GraphProgress(finished, in_hand, held)
+    dispatched = {chunk: worker for chunk, worker in before.items() if chunk not in finished and chunk % 2}
+    progress = GraphProgress(finished, dispatched, held)
     assigned = assign(graph, now, traversal, progress=progress)
-    staying = {chunk for chunk, worker in in_hand.items() if worker in now}
+    staying = {chunk for chunk, worker in dispatched.items() if worker in now}
     assert set(assigned) == set(initial(graph, finished)) - staying
     assert set(assigned.values()) <= set(now)
 
@@ -160,9 +160,9 @@ def test_what_is_left_goes_where_its_siblings_are(traversal):
 
 
 @both
-def test_what_a_new_worker_gets_others_have_not_in_hand(traversal):
+def test_a_new_worker_gets_no_chunk_that_is_dispatched_to_another(traversal):
     graph = plan(*[()] * 9)
-    progress = GraphProgress(in_hand={0: 0, 1: 0, 2: 1, 3: 5})
+    progress = GraphProgress(dispatched={0: 0, 1: 0, 2: 1, 3: 5})
     assigned = assign(graph, {0: 1, 1: 1, 2: 1}, traversal, progress=progress)
     # Worker 5 is gone.
     assert list(assigned) == [3, 4, 5, 6, 7, 8]

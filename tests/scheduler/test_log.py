@@ -158,7 +158,7 @@ def test_an_engine_logs_what_it_decides(tmp_path: Path):
     ):
         array = da.random.default_rng(1).random((2000, 2000), chunks=500).persist(scheduler=runtime.get)
         assert array.rechunk((2000, 250)).sum().compute(scheduler=runtime.get) > 0
-        engine = runtime.engine().view.number
+        engine = runtime.engine().view.id
         runtime.state()
         (log,) = tmp_path.iterdir()
         assert log.name.endswith(f"-{engine}.log")

@@ -287,7 +287,7 @@ def test_cancel_stops_what_waits_and_interrupts_what_runs():
     assert machine.post(ChunksReturned(0, 1, [0])) == [ForgetGraph(1)]
 
 
-def test_what_is_cancelled_stays_as_long_as_others_in_hand_may_lie_in_its_memory():
+def test_a_cancelled_result_stays_while_dispatched_chunks_may_share_its_memory():
     machine = CheckedMachine(window_s=10.0)
     assert machine.submit((), (), (1,), outputs=[0, 2])[0].chunks == [0]
     assert [*machine.finish(0, 0, seconds=0.1)] == [Run(0, 1, [1, 2])]
@@ -359,7 +359,7 @@ def test_worker_limit_leaves_further_workers_alone():
 def test_unknown_operand_goes_to_idle_workers_one_at_a_time():
     machine = CheckedMachine(workers=2)
     assert machine.submit(*[()] * 10) == [Run(0, 1, [0]), Run(1, 1, [1])]
-    assert machine.machine.in_hand(0) == [(1, 0)]
+    assert machine.machine.dispatched_to(0) == [(1, 0)]
 
 
 def test_fast_operand_travels_many_in_a_message():
@@ -587,11 +587,11 @@ def test_what_was_brought_forward_and_failed_waits_for_its_retry():
     checked.submit(*COLUMNS, default_retries=1, declared_bytes=[1] * len(COLUMNS))
     for chunk in (0, 1, 2, 3):
         checked.post(ChunksFinished(0, 1, [chunk], [1.0], {chunk: 1}, {chunk: 1}))
-    assert checked.machine.in_hand(0) == [(1, 8)]
+    assert checked.machine.dispatched_to(0) == [(1, 8)]
     checked.post(ChunkFailed(0, 1, 8))
     started = []
-    while hand := checked.machine.in_hand(0):
-        started.append(hand[0][1])
-        checked.finish(0, hand[0][1])
+    while places := checked.machine.dispatched_to(0):
+        started.append(places[0][1])
+        checked.finish(0, places[0][1])
     assert started == [4, 5, 6, 7, 9]
     assert checked.post(TimePassed(), after_s=1.0) == [Run(0, 1, [8])]

@@ -52,7 +52,7 @@ class Ledger(RuleBasedStateMachine):
 
     @property
     def busy(self) -> list[int]:
-        return [worker for worker, hand in self.host.hands.items() if hand]
+        return [worker for worker, places in self.host.dispatched.items() if places]
 
     @property
     def living(self) -> list[int]:
@@ -84,10 +84,10 @@ class Ledger(RuleBasedStateMachine):
     @rule(data=st.data())
     def fail(self, data: st.DataObject) -> None:
         worker = data.draw(st.sampled_from(self.busy))
-        graph, chunk = self.host.hands[worker][0]
+        graph, chunk = self.host.dispatched[worker][0]
         if not self.is_complete(graph, chunk):
             return
-        self.host.hands[worker].pop(0)
+        self.host.dispatched[worker].pop(0)
         self.host.post(ChunkFailed(worker, graph, chunk))
 
     def is_complete(self, graph: int, chunk: int) -> bool:
@@ -100,7 +100,7 @@ class Ledger(RuleBasedStateMachine):
         if dies:
             self.host.lose(worker)
         else:
-            graph, chunk = self.host.hands[worker].pop()
+            graph, chunk = self.host.dispatched[worker].pop()
             self.host.post(ChunksReturned(worker, graph, [chunk]))
 
     @precondition(lambda self: self.finished)
@@ -142,7 +142,7 @@ class Ledger(RuleBasedStateMachine):
             assert found.restoring_worker == host.loads.get(id[0], {}).get(id[1])
         assert {id for id in stored | host.on_disk if id[0] in graphs} <= objects.keys()
         memory = machine.memory
-        dispatched = {place for worker, hand in host.hands.items() if worker != CLIENT for place in hand}
+        dispatched = {place for worker, places in host.dispatched.items() if worker != CLIENT for place in places}
         assert memory._reserved.keys() <= dispatched
         assert memory.reserved_bytes == sum(memory._reserved.values()) == sum(memory.reserved_by_worker.values())
         assert memory.raised_bytes == sum(memory._raised.values()) == sum(memory.raised_by_worker.values())

@@ -177,8 +177,8 @@ def test_one_that_is_larger_than_the_limit_runs_alone():
     host = Host([10, 500, 10, 0], limit=100)
     host.submit(graph_plan)
     while host.step():
-        in_hand = [chunk for hand in host.hands.values() for _, chunk in hand]
-        assert 1 not in in_hand or in_hand == [1]
+        dispatched = [chunk for places in host.dispatched.values() for _, chunk in places]
+        assert 1 not in dispatched or dispatched == [1]
     assert host.finished == {1}
 
 
@@ -308,8 +308,8 @@ def test_idle_workers_are_given_what_waits_while_there_is_no_room_for_what_comes
     host = Host([0] * 40, limit=100, workers=2)
     host.submit(plan(*[()] * 40, outputs=range(40)))
     host.work(0)
-    assert len(host.hands[0]) > 1
-    while host.hands[1]:
+    assert len(host.dispatched[0]) > 1
+    while host.dispatched[1]:
         host.work(1)
     host.post(ReservationRequested(2, 150))
     assert host.machine.blocked == (RESERVATION, 2, 150)
@@ -377,7 +377,7 @@ def test_what_one_alone_needs_is_not_loaded_into_the_store():
 def test_what_is_loaded_is_counted_once():
     host = with_first_on_disk(3)
     memory = host.machine.memory
-    assert host.hands[0] == [(1, 3)]
+    assert host.dispatched[0] == [(1, 3)]
     assert (host.stored_bytes, memory.reserved_bytes) == (0, 50)
     host.load(0, 1, [3])
     assert (host.stored_bytes, memory.reserved_bytes) == (40, 10)
@@ -388,7 +388,7 @@ def test_what_is_loaded_is_counted_once():
 
 def test_what_the_next_chunks_need_is_announced_once():
     host = with_first_on_disk(3)
-    assert host.hands[0] == [(1, 3)]
+    assert host.dispatched[0] == [(1, 3)]
     assert host.announced == [(1, 0)]
     host.post(TimePassed())
     assert host.announced == [(1, 0)]
@@ -397,7 +397,7 @@ def test_what_the_next_chunks_need_is_announced_once():
 def test_a_second_worker_reads_for_itself_what_the_first_is_to_load():
     host = with_first_on_disk(3)
     host.start(1)
-    assert (host.hands[0], host.hands[1]) == ([(1, 3)], [(1, 4)])
+    assert (host.dispatched[0], host.dispatched[1]) == ([(1, 3)], [(1, 4)])
     assert host.loads == {1: {0: 0}}
     host.load(0, 1, [3])
     # It is in the store, and in the second one's own memory.
@@ -410,9 +410,9 @@ def test_the_users_process_runs_together_what_there_is_room_for():
     graph_plan = plan((), (), (), declared_bytes=[60, 60, 30], operand_of=[0, 1, 2], in_client=frozenset(range(3)))
     host = Host([0, 0, 0], limit=100, num_workers=3)
     host.submit(graph_plan)
-    assert host.hands[CLIENT] == [(1, 0)]
+    assert host.dispatched[CLIENT] == [(1, 0)]
     host.finish(CLIENT, 1, [0], seconds=1.0)
-    assert host.hands[CLIENT] == [(1, 1), (1, 2)]
+    assert host.dispatched[CLIENT] == [(1, 1), (1, 2)]
     host.run()
     assert host.finished == {1}
 
@@ -424,7 +424,7 @@ def test_the_users_process_copies_what_it_reads():
     host.finish(0, 1, [0])
     host.finish(1, 1, [1])
     # 60 bytes are stored, and two copies of 30 have no room beside them.
-    assert host.hands[CLIENT] == [(1, 2)]
+    assert host.dispatched[CLIENT] == [(1, 2)]
     host.run()
     assert host.finished == {1}
 
@@ -436,9 +436,9 @@ def test_room_is_made_for_what_the_users_process_runs_together():
     host.finish(0, 1, [0])
     host.persist_results(1)
     host.submit(graph_plan, graph=2)
-    assert host.hands[CLIENT] == [(2, 0)]
+    assert host.dispatched[CLIENT] == [(2, 0)]
     host.answer()
-    assert host.hands[CLIENT] == [(2, 0), (2, 1)]
+    assert host.dispatched[CLIENT] == [(2, 0), (2, 1)]
 
 
 def test_without_a_disk_memory_is_used_as_far_as_it_goes():

@@ -146,7 +146,7 @@ def test_what_took_more_than_there_is_is_not_refused_before_it_does():
 def test_a_busy_worker_over_its_share_is_given_nothing_more():
     driven = Driven(unknown(6), window_s=10.0)
     driven.done(0, 0)
-    waiting = [chunk for _, chunk in driven.machine.in_hand(0)]
+    waiting = [chunk for _, chunk in driven.machine.dispatched_to(0)]
     assert len(waiting) > 1
     assert RecallQueued(0) in driven.post(PrivateMeasured([], [0]))
     assert RecallQueued(0) not in driven.post(PrivateMeasured([], [0]))
@@ -154,7 +154,7 @@ def test_a_busy_worker_over_its_share_is_given_nothing_more():
     # Once it is idle it is as good as any other.
     driven.done(0, *waiting)
     driven.post(GraphSubmitted(2, unknown(2)))
-    assert (2, 0) in driven.machine.in_hand(0) + driven.machine.in_hand(1)
+    assert (2, 0) in driven.machine.dispatched_to(0) + driven.machine.dispatched_to(1)
 
 
 @pytest.mark.parametrize("seed", range(40))

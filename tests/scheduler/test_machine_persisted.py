@@ -161,7 +161,7 @@ def test_any_order_of_events_leaves_nothing(data):
     running: dict[int, set[int]] = {}
     released: set[int] = set()
     writing: set[tuple[int, int]] = set()
-    number = USER
+    newest = USER
 
     def note(instructions: list[Any]) -> None:
         for instruction in instructions:
@@ -174,8 +174,8 @@ def test_any_order_of_events_leaves_nothing(data):
                     measured(machine, machine.machine.memory.stored_bytes)
                     in_use = {
                         source
-                        for graph, hand in running.items()
-                        for chunk in hand
+                        for graph, chunks in running.items()
+                        for chunk in chunks
                         for source in sources[graph][chunk]
                     }
                     assert spilled not in in_use
@@ -197,12 +197,12 @@ def test_any_order_of_events_leaves_nothing(data):
                 data=range(count),
                 objects={chunk: (MAKER, source) for chunk, source in enumerate(chosen)},
             )
-            sources[number] = {count + at: (chosen[source],) for at, source in enumerate(inputs)}
-            running[number] = set()
-            note(machine.post(GraphSubmitted(number, submitted)))
-            number += 1
+            sources[newest] = {count + at: (chosen[source],) for at, source in enumerate(inputs)}
+            running[newest] = set()
+            note(machine.post(GraphSubmitted(newest, submitted)))
+            newest += 1
         elif action == "finish" and any(running.values()):
-            graph = data.draw(st.sampled_from([graph for graph, hand in running.items() if hand]))
+            graph = data.draw(st.sampled_from([graph for graph, chunks in running.items() if chunks]))
             chunk = min(running[graph])
             running[graph].remove(chunk)
             note(machine.finish(0, chunk, graph=graph))

@@ -160,7 +160,7 @@ def test_one_that_ends_waits_no_more():
     assert driven.machine.memory.reserved_bytes == 0
 
 
-def test_what_is_not_in_hand_asks_in_vain():
+def test_a_chunk_that_is_not_dispatched_asks_in_vain():
     driven = Driven(unknown(2))
     assert driven.grow(0, 1, 60) == []
     assert driven.post(QuotaRequested(0, 5, 0, 60)) == []
@@ -190,7 +190,7 @@ def test_whatever_is_asked_for_all_is_computed_or_refused(seed):
         pending = follow
         if pending:
             continue
-        running = {worker: hand[0][1] for worker in range(workers) if (hand := machine.in_hand(worker))}
+        running = {worker: places[0][1] for worker in range(workers) if (places := machine.dispatched_to(worker))}
         able = [worker for worker in running if worker not in machine.growing()]
         if not able:
             break

@@ -111,8 +111,8 @@ class World:
         self.now_s = 0.0
         self.graphs: dict[int, Computation] = {}
         self.forgotten: set[int] = set()
-        #: What each living worker, and the client, has in hand.
-        self.hands: dict[int, list[tuple[int, int]]] = {CLIENT: []}
+        #: Chunks dispatched to each living worker, and to the client.
+        self.dispatched: dict[int, list[tuple[int, int]]] = {CLIENT: []}
         #: By graph, what runs in the client while nothing else of it can.
         self.alone: dict[int, set[tuple[int, int]]] = {}
         #: What the event at hand may make the machine say of a graph.
@@ -126,32 +126,34 @@ class World:
         for instruction in instructions:
             self.carry_out(instruction)
         assert self.may_fail is None, "a failure for good was not reported"
-        for worker, hand in self.hands.items():
+        for worker, places in self.dispatched.items():
             if worker != CLIENT:
-                assert self.machine.in_hand(worker) == hand
+                assert self.machine.dispatched_to(worker) == places
 
     # -- instructions -----------------------------------------------------------------------------------------
 
     def carry_out(self, instruction: Instruction) -> None:
         if isinstance(instruction, RecallQueued):
             # Whether it does is left to chance, as it is when code does not return to the interpreter.
-            assert len(self.hands[instruction.worker]) > 1
-            assert any(not hand for worker, hand in self.hands.items() if worker != CLIENT)
+            assert len(self.dispatched[instruction.worker]) > 1
+            assert any(not places for worker, places in self.dispatched.items() if worker != CLIENT)
             return
         computation = self.graphs[instruction.graph]
         assert instruction.graph not in self.forgotten
         match instruction:
             case Run(worker, graph, chunks):
-                assert not self.alone.get(graph, set()) & set(self.hands[CLIENT])
+                assert not self.alone.get(graph, set()) & set(self.dispatched[CLIENT])
                 self.run(worker, graph, chunks)
                 if instruction.is_alone:
                     self.alone[graph] = {(graph, chunk) for chunk in chunks}
-                    in_hands = {place for hand in self.hands.values() for place in hand if place[0] == graph}
-                    assert in_hands == self.alone[graph]
+                    dispatched = {
+                        place for places in self.dispatched.values() for place in places if place[0] == graph
+                    }
+                    assert dispatched == self.alone[graph]
             case Free(graph, chunks):
                 self.free(graph, chunks)
             case Interrupt(worker, graph, force):
-                assert any(number == graph for number, _ in self.hands[worker])
+                assert any(graph_id == graph for graph_id, _ in self.dispatched[worker])
                 assert force == computation.cancelled
             case FinishGraph(graph):
                 assert not computation.outcome
@@ -166,7 +168,7 @@ class World:
                 computation.outcome = "failed"
             case ForgetGraph(graph):
                 assert computation.over
-                assert not any(number == graph for hand in self.hands.values() for number, _ in hand)
+                assert not any(graph_id == graph for places in self.dispatched.values() for graph_id, _ in places)
                 self.forgotten.add(graph)
 
     def run(self, worker: int, graph: int, chunks: list[int]) -> None:
@@ -178,12 +180,12 @@ class World:
             assert len(chunks) <= PARAMETERS.batch_limit
             assert plan.worker_limit is None or worker < plan.worker_limit
         for chunk in chunks:
-            assert all((graph, chunk) not in hand for hand in self.hands.values())
+            assert all((graph, chunk) not in places for places in self.dispatched.values())
             assert chunk not in computation.computed
-            assert not self.missing(worker, graph, chunk, [source for _, source in self.hands[worker]])
+            assert not self.missing(worker, graph, chunk, [source for _, source in self.dispatched[worker]])
             assert (worker == CLIENT) == (chunk in computation.for_client)
             assert computation.not_before_s.get(chunk, 0.0) <= self.now_s
-            self.hands[worker].append((graph, chunk))
+            self.dispatched[worker].append((graph, chunk))
 
     def missing(self, worker: int, graph: int, chunk: int, computed: Iterable[int] = ()) -> list[int]:
         """Return the inputs of a chunk that are not there, for a worker that has computed some by itself."""
@@ -193,8 +195,8 @@ class World:
     def doable(self, worker: int, graph: int) -> list[int]:
         """Return what a worker could come to if all before it succeeded."""
         chunks: list[int] = []
-        for number, chunk in self.hands[worker]:
-            if number == graph and not self.missing(worker, graph, chunk, chunks):
+        for graph_id, chunk in self.dispatched[worker]:
+            if graph_id == graph and not self.missing(worker, graph, chunk, chunks):
                 chunks.append(chunk)
         return chunks
 
@@ -220,7 +222,7 @@ class World:
 
     def put_down(self, worker: int, graph: int, chunks: Iterable[int]) -> Computation:
         for chunk in chunks:
-            self.hands[worker].remove((graph, chunk))
+            self.dispatched[worker].remove((graph, chunk))
         return self.graphs[graph]
 
     def finish(self, worker: int, graph: int, chunks: list[int], durations_s: list[float]) -> None:
@@ -253,7 +255,7 @@ class World:
         self.post(ChunksReturned(worker, graph, chunks, to_client))
 
     def lose(self, worker: int, running: tuple[int, int] | None) -> None:
-        self.hands.pop(worker)
+        self.dispatched.pop(worker)
         if running is not None:
             graph, chunk = running
             computation = self.graphs[graph]
@@ -266,11 +268,11 @@ class World:
         self.post(WorkerLost(worker, running))
 
     def retire(self, worker: int) -> None:
-        assert not self.hands.pop(worker)
+        assert not self.dispatched.pop(worker)
         self.post(WorkerRetired(worker))
 
     def start(self, worker: int) -> None:
-        self.hands[worker] = []
+        self.dispatched[worker] = []
         self.post(WorkerStarted(worker))
 
     def cancel(self, graph: int) -> None:
@@ -288,14 +290,14 @@ class World:
     # -- what could happen ------------------------------------------------------------------------------------
 
     def busy(self) -> list[int]:
-        return sorted(worker for worker, hand in self.hands.items() if hand)
+        return sorted(worker for worker, places in self.dispatched.items() if places)
 
     def finished_graphs(self) -> list[int]:
         return [graph for graph, it in self.graphs.items() if it.outcome == "finished" and not it.over]
 
     def work(self, worker: int, duration_s: float) -> None:
         """Let a worker do what it has been given first, or give it back if an input is missing."""
-        graph, chunk = self.hands[worker][0]
+        graph, chunk = self.dispatched[worker][0]
         if self.missing(worker, graph, chunk):
             self.give_back(worker, graph, [chunk], to_client=False)
         else:
@@ -304,7 +306,7 @@ class World:
     def run_to_the_end(self) -> None:
         """Let all work succeed and all users take their results: everything has to come to an end."""
         for worker in range(WORKERS):
-            if worker not in self.hands:
+            if worker not in self.dispatched:
                 self.start(worker)
         while self.forgotten != set(self.graphs):
             if busy := self.busy():
@@ -318,7 +320,7 @@ class World:
         for computation in self.graphs.values():
             assert computation.cancelled or computation.outcome
         assert self.machine.graphs == []
-        assert not any(self.hands.values())
+        assert not any(self.dispatched.values())
         while (due_s := self.machine.next_due_s()) is not None:
             self.pass_time(max(due_s - self.now_s, 0.0))
         for worker in range(WORKERS):
@@ -346,9 +348,9 @@ class RandomWorld(RuleBasedStateMachine):
     ) -> tuple[int, int, list[int]]:
         busy = [worker for worker in self.world.busy() if client or worker != CLIENT]
         worker = data.draw(st.sampled_from(busy))
-        hand = self.world.hands[worker]
-        graph = data.draw(st.sampled_from(sorted({graph for graph, _ in hand})))
-        chunks = [chunk for number, chunk in hand if number == graph]
+        places = self.world.dispatched[worker]
+        graph = data.draw(st.sampled_from(sorted({graph for graph, _ in places})))
+        chunks = [chunk for graph_id, chunk in places if graph_id == graph]
         if doable:
             chunks = self.world.doable(worker, graph)
         if not chunks:
@@ -384,27 +386,29 @@ class RandomWorld(RuleBasedStateMachine):
         worker, graph, chunks = self.draw_chunks(data, client=False)
         self.world.give_back(worker, graph, chunks, to_client)
 
-    @precondition(lambda self: len(self.world.hands) > 1)
+    @precondition(lambda self: len(self.world.dispatched) > 1)
     @rule(data=st.data(), restart=st.booleans())
     def lose_worker(self, data: st.DataObject, restart: bool) -> None:
-        worker = data.draw(st.sampled_from(sorted(self.world.hands.keys() - {CLIENT})))
-        graphs = {graph for graph, _ in self.world.hands[worker]}
+        worker = data.draw(st.sampled_from(sorted(self.world.dispatched.keys() - {CLIENT})))
+        graphs = {graph for graph, _ in self.world.dispatched[worker]}
         could_run = [(graph, chunk) for graph in sorted(graphs) for chunk in self.world.doable(worker, graph)]
         running = data.draw(st.sampled_from([None, *could_run]))
         self.world.lose(worker, running)
         if restart:
             self.world.start(worker)
 
-    @precondition(lambda self: not all(hand for worker, hand in self.world.hands.items() if worker != CLIENT))
+    @precondition(
+        lambda self: not all(places for worker, places in self.world.dispatched.items() if worker != CLIENT)
+    )
     @rule(data=st.data())
     def retire_worker(self, data: st.DataObject) -> None:
-        idle = self.world.hands.keys() - {CLIENT, *self.world.busy()}
+        idle = self.world.dispatched.keys() - {CLIENT, *self.world.busy()}
         self.world.retire(data.draw(st.sampled_from(sorted(idle))))
 
-    @precondition(lambda self: len(self.world.hands) <= WORKERS)
+    @precondition(lambda self: len(self.world.dispatched) <= WORKERS)
     @rule(data=st.data())
     def start_worker(self, data: st.DataObject) -> None:
-        self.world.start(data.draw(st.sampled_from(sorted(set(range(WORKERS)) - self.world.hands.keys()))))
+        self.world.start(data.draw(st.sampled_from(sorted(set(range(WORKERS)) - self.world.dispatched.keys()))))
 
     @precondition(lambda self: self.world.graphs)
     @rule(data=st.data())
@@ -448,7 +452,7 @@ TestRandomWorld.settings = TestRandomWorldOfOffers.settings = settings(stateful_
 def test_world_objects_to_work_whose_inputs_are_not_there():
     world = World()
     world.submit(GraphPlan(inputs=[(), (0,)], outputs=[1], operand_of=[0, 0]))
-    world.hands[0] = []
+    world.dispatched[0] = []
     with pytest.raises(AssertionError):
         world.run(0, 1, [1])
 

@@ -47,7 +47,7 @@ def test_what_it_gives_back_goes_to_the_others() -> None:
     assert machine.post(ChunksReturned(0, 1, back)) == [Run(1, 1, back)]
     assert machine.machine.next_due_s() is None
     machine.finish(1, *back, seconds=1e-6)
-    assert machine.machine.in_hand(0) == [(1, 1)]
+    assert machine.machine.dispatched_to(0) == [(1, 1)]
 
 
 def test_a_silent_worker_gets_nothing_more_until_it_is_done() -> None:
@@ -63,7 +63,7 @@ def test_a_silent_worker_gets_nothing_more_until_it_is_done() -> None:
 def test_nobody_is_asked_while_all_have_something_to_do() -> None:
     machine = with_long_queue()
     machine.post(GraphSubmitted(2, plan((), outputs=[0])))
-    assert machine.machine.in_hand(1) == [(2, 0)]
+    assert machine.machine.dispatched_to(1) == [(2, 0)]
     assert machine.machine.next_due_s() is None
     assert machine.post(TimePassed(), after_s=5.0) == []
 
@@ -80,7 +80,7 @@ def test_what_needs_the_running_chunk_is_not_asked_for() -> None:
     machine = CheckedMachine(2, silence_s=1.0)
     # A chain behind a slow chunk, of operands that are known to be fast.
     machine.submit((), (), (1,), (2,), outputs=[0, 3], operand_of=[0, 0, 1, 2])
-    held = {number: machine.machine.in_hand(number) for number in (0, 1)}
+    held = {worker: machine.machine.dispatched_to(worker) for worker in (0, 1)}
     assert held == {0: [(1, 0)], 1: [(1, 1)]}
     machine.finish(0, 0, seconds=1e-6)
     assert machine.post(TimePassed(), after_s=10.0) == []

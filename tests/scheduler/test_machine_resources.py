@@ -37,7 +37,7 @@ def test_what_takes_it_runs_one_after_the_other_and_others_beside_it(machine):
     assert {3, 4} <= set(first)
     order = [chunk for chunk in first if chunk in resources]
     while len(order) < 3:
-        worker = next(worker for worker in range(3) if (1, order[-1]) in machine.machine.in_hand(worker))
+        worker = next(worker for worker in range(3) if (1, order[-1]) in machine.machine.dispatched_to(worker))
         order += handed(machine.finish(worker, order[-1]))
     assert sorted(order) == [0, 1, 2]
 
@@ -58,7 +58,7 @@ def test_it_is_not_held_while_inputs_are_waited_for(machine):
 @pytest.mark.parametrize("end", ["fail", "lose", "cancel"])
 def test_it_comes_back_whatever_happens(machine, end):
     machine.submit((), outputs=[0], resources={0: GPU}, default_retries=1)
-    (worker,) = [number for number in range(3) if machine.machine.in_hand(number)]
+    (worker,) = [worker_id for worker_id in range(3) if machine.machine.dispatched_to(worker_id)]
     assert machine.machine._dispatcher.free_resources == {"GPU": 0.0}
     if end == "fail":
         machine.post(ChunkFailed(worker, 1, 0))
@@ -74,7 +74,7 @@ def test_graphs_share_it(machine):
     one = handed(machine.submit((), graph=1, outputs=[0], resources={0: GPU}))
     two = handed(machine.submit((), graph=2, outputs=[0], resources={0: GPU}))
     assert (one, two) == ([0], [])
-    (worker,) = [number for number in range(3) if machine.machine.in_hand(number)]
+    (worker,) = [worker_id for worker_id in range(3) if machine.machine.dispatched_to(worker_id)]
     assert handed(machine.finish(worker, 0)) == [0]
 
 
@@ -85,13 +85,13 @@ def test_any_graph_comes_to_its_end(machine, seed):
     resources = {chunk: GPU for chunk in range(30) if chance.random() < 0.5}
     machine.post(GraphSubmitted(1, plan(*inputs, outputs=range(30), resources=resources, default_retries=1000)))
     while not machine.machine.is_done(1):
-        busy = [number for number in range(3) if machine.machine.in_hand(number)]
+        busy = [worker_id for worker_id in range(3) if machine.machine.dispatched_to(worker_id)]
         if not busy:
             machine.now_s += 60.0
             machine.post(TimePassed())
             continue
         worker = chance.choice(busy)
-        _, chunk = machine.machine.in_hand(worker)[0]
+        _, chunk = machine.machine.dispatched_to(worker)[0]
         if machine.machine.missing_inputs(1, chunk) or chance.random() < 0.1:
             machine.post(ChunkFailed(worker, 1, chunk))
         elif chance.random() < 0.05:

@@ -109,13 +109,16 @@ def left_in_engine(runtime: Runtime) -> dict[str, Any]:
 
 
 def _graphs_of(engine: Engine) -> dict[int, Any]:
-    """Return the states of each graph's chunks, and who has some in hand."""
+    """Return the states of each graph's chunks, and the chunks dispatched to each worker."""
     machine = engine._loop.machine
-    hands = {number: machine.in_hand(number) for number in (CLIENT, *engine._registry.workers)}
+    dispatched = {worker: machine.dispatched_to(worker) for worker in (CLIENT, *engine._registry.workers)}
     return {
         graph: (
             {state: count for state, count in machine.counts(graph).items() if count},
-            {number: [chunk for owner, chunk in hand if owner == graph] for number, hand in hands.items()},
+            {
+                worker: [chunk for owner, chunk in places if owner == graph]
+                for worker, places in dispatched.items()
+            },
             str(engine._runs[graph].graph.keys)[:500],
         )
         for graph in list(machine.graphs)

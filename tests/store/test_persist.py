@@ -550,7 +550,7 @@ def test_what_was_read_back_is_not_written_again(small, written):
     assert begun.wait(100)
     # What is in a worker's queue pins its inputs: the sum is given back a moment after its input was.
     machine = small.engine()._loop.machine
-    assert eventually(lambda: not any(map(machine.in_hand, range(2))))
+    assert eventually(lambda: not any(map(machine.dispatched_to, range(2))))
     assert small.engine()._blocks.stored_bytes == 2 * MIB
     take_most_of_the_store()
     gate.set()

@@ -105,9 +105,9 @@ def address_of(array: np.ndarray) -> int:
 
 def arena_of(store: Store, array: np.ndarray) -> int | None:
     """Return the number of the arena whose mapping in this store's process an array lies in."""
-    for number, arena in enumerate(store.arenas):
+    for arena_id, arena in enumerate(store.arenas):
         if arena.address <= address_of(array) < arena.address + arena.capacity_bytes:
-            return number
+            return arena_id
     return None
 
 

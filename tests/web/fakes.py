@@ -68,7 +68,7 @@ class FakeMonitor:
                     "pid": 1,
                     "running": "('sum', 0)",
                     "step": "compute",
-                    "in_hand": 3,
+                    "dispatched": 3,
                 }
             ],
             "memory": dict.fromkeys(answers.MemoryAnswer.__annotations__, 0),

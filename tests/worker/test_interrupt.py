@@ -71,7 +71,7 @@ class Background:
             self.outcome = error
 
     @property
-    def number(self) -> int | None:
+    def graph_id(self) -> int | None:
         return next((n for n, run in [*self.runtime.engine()._runs.items()] if self.key in run.graph.ids), None)
 
     def is_at(self, step: str, key: str | None = None) -> bool:
@@ -79,7 +79,7 @@ class Background:
         return [(worker["running"], worker["step"]) for worker in workers] == [(key or self.key, step)]
 
     def cancel(self) -> None:
-        assert self.runtime.cancel(self.number)
+        assert self.runtime.cancel(self.graph_id)
         self.end()
         assert isinstance(self.outcome, Cancelled)
 
@@ -102,7 +102,7 @@ def test_what_is_done_is_not_cancelled(patient: Runtime, monkeypatch: pytest.Mon
 
     def late(computation: Any, run: GraphRun, chunk: int) -> Any:
         if run.graph.keys[chunk] == "x":
-            assert not patient.cancel(run.number)
+            assert not patient.cancel(run.id)
             # Were its memory free, this would use it.
             patient.get({"y": (large_array, 1, 0.0)}, "y")
         return read(computation, run, chunk)
@@ -246,9 +246,9 @@ def test_what_a_task_prints_is_sent_before_it_is_interrupted(
     path, go_on = str(tmp_path / "notes"), str(tmp_path / "go on")
     running = Background(patient, {"x": (print_while_signalled, path, go_on)}, "x")
     assert eventually(lambda: running.is_at("compute"), 20)
-    assert running.number is not None
+    assert running.graph_id is not None
     # The graph itself is not cancelled, and so what was interrupted is begun again.
-    patient.engine()._registry.control.stop(0, running.number)
+    patient.engine()._registry.control.stop(0, running.graph_id)
     note(go_on)
     assert running.end() == ["sent", "ExecutionInterrupted"]
     assert capfd.readouterr().out == "a whole line\n"
@@ -360,7 +360,7 @@ def test_other_graphs_on_the_worker_go_on(patient: Runtime, tmp_path: Path) -> N
     running = Background(patient, {**blocked, "x": (list, [*blocked])}, "x")
     assert eventually(lambda: running.is_at("compute", ("b", 0)), 20)
     others = [Background(patient, {f"y{n}": (note_name, path, n)}, f"y{n}") for n in range(3)]
-    assert eventually(lambda: all(other.number for other in others), 20)
+    assert eventually(lambda: all(other.graph_id for other in others), 20)
     running.cancel()
     assert [other.end() for other in others] == [0, 1, 2]
     assert sorted(notes(path)) == ["0", "1", "2"]
@@ -374,8 +374,8 @@ def test_what_runs_of_another_graph_is_not_interrupted(strict: Runtime, tmp_path
     assert eventually(lambda: running.is_at("compute"), 20)
     # As if it had just gone on from a task of the graph that is to stop.
     engine = strict.engine()
-    assert running.number is not None
-    engine._registry.control.stop(0, running.number + 1)
+    assert running.graph_id is not None
+    engine._registry.control.stop(0, running.graph_id + 1)
     for _ in range(20):
         engine._registry.workers[0].interrupt()
         time.sleep(0.01)
@@ -388,7 +388,7 @@ class FakeHandle:
     """Notes what is done to a process."""
 
     def __init__(self) -> None:
-        self.number = 0
+        self.id = 0
         self.ready = self.is_process = True
         self.done: list[str] = []
 
@@ -400,14 +400,14 @@ class FakeHandle:
 
 
 class Host:
-    """One worker that has something of graph 1 in hand, which is to have stopped within a second."""
+    """One worker, to which a chunk of graph 1 is dispatched that is to have stopped within a second."""
 
     def __init__(self) -> None:
         self.handle: Any = FakeHandle()
         self.control = ControlPage(memoryview(bytearray(page_bytes(1))))
         self.control.clear(0)
-        self.in_hand = {(1, 0)}
-        self.cancellation = Cancellation({0: self.handle}, self.control, lambda worker: self.in_hand, 1.0)
+        self.dispatched = {(1, 0)}
+        self.cancellation = Cancellation({0: self.handle}, self.control, lambda worker: self.dispatched, 1.0)
         self.cancellation.add_stop_deadline(self.handle, 1)
         self.now_s = self.cancellation.next_s() or 0.0
 
@@ -445,7 +445,7 @@ def test_a_task_is_interrupted_at_once_and_ended_after_its_time(host: Host) -> N
 
 def test_nothing_is_done_to_a_worker_that_has_given_all_back(host: Host) -> None:
     host.runs(2)
-    host.in_hand.clear()
+    host.dispatched.clear()
     assert host.after(10) == []
     assert host.cancellation.next_s() is None
 
@@ -457,7 +457,7 @@ def test_what_waits_behind_another_graphs_task_has_its_time_after_that(host: Hos
     assert host.stops() == 0
     host.control.clear(0)
     assert host.after(0.5) == []
-    host.in_hand.clear()
+    host.dispatched.clear()
     assert host.after(10) == []
 
 
@@ -472,12 +472,12 @@ def test_a_worker_that_starts_is_waited_for(host: Host) -> None:
 
 
 def test_two_graphs_are_stopped_one_after_the_other(host: Host) -> None:
-    host.in_hand.add((3, 0))
+    host.dispatched.add((3, 0))
     host.cancellation.add_stop_deadline(host.handle, 3)
     host.runs(3)
     assert set(host.after(0.5)) == {"interrupt"}
     assert host.stops() == 3
-    host.in_hand.remove((3, 0))
+    host.dispatched.remove((3, 0))
     host.runs(1)
     assert "kill" not in host.after(1.2)
     assert host.stops() == 1
@@ -636,7 +636,7 @@ def test_whose_message_is_being_read_is_known(patient: Runtime, tmp_path: Path) 
     control = patient.engine()._registry.control
     try:
         assert eventually(lambda: control.running(0) is not None, 20)
-        assert control.running(0) == (running.number, 0, NO_CHUNK)
+        assert control.running(0) == (running.graph_id, 0, NO_CHUNK)
         (worker,) = patient.state()["workers"]
         assert (worker["running"], worker["step"]) == (None, None)
     finally:

@@ -103,9 +103,9 @@ def test_threads_may_say_something_at_any_time(ends: Any) -> None:
             for payload in reader.feed(channel.receive(ends[1], wait=True) or b""):
                 found.extend(map(messages.for_engine, pickle.loads(payload)))
 
-    def talk(number: int) -> None:
+    def talk(graph_id: int) -> None:
         for count in range(total):
-            outbox.send_now(messages.Output(number, "", str(count)))
+            outbox.send_now(messages.Output(graph_id, "", str(count)))
 
     threads = [threading.Thread(target=read), *[threading.Thread(target=talk, args=(at,)) for at in range(3)]]
     for thread in threads:
@@ -113,6 +113,6 @@ def test_threads_may_say_something_at_any_time(ends: Any) -> None:
     talk(3)
     for thread in threads:
         thread.join()
-    for number in range(4):
-        counts = [int(message.text) for message in found if message.graph == number]
+    for graph_id in range(4):
+        counts = [int(message.text) for message in found if message.graph == graph_id]
         assert counts == list(range(total))

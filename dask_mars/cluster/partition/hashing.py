@@ -25,18 +25,18 @@ def share_out(
     """Choose a host for each key."""
     left = shares(len(keys), slots, {host: (loads or {}).get(host, 0) for host in slots})
     ranked = [
-        (-score(key, names[host], slots[host]), number, host)
-        for number, key in enumerate(keys)
+        (-score(key, names[host], slots[host]), index, host)
+        for index, key in enumerate(keys)
         for host in slots
         if left[host]
     ]
     ranked.sort()
     chosen: dict[int, int] = {}
-    for _, number, host in ranked:
-        if left[host] and number not in chosen:
-            chosen[number] = host
+    for _, index, host in ranked:
+        if left[host] and index not in chosen:
+            chosen[index] = host
             left[host] -= 1
-    return [chosen[number] for number in range(len(keys))]
+    return [chosen[index] for index in range(len(keys))]
 
 
 def score(key: str, name: str, weight: float) -> float:

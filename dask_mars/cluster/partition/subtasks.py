@@ -252,25 +252,25 @@ class _Regions:
         placed, levels = self._placed, self.levels
         #: Time and number of the newest subtask, by host, level and kind.
         open_ones: dict[tuple[int, int, int], tuple[float, int]] = {}
-        number_of: dict[int, int] = {}
+        index_of: dict[int, int] = {}
         bundles: list[list[int]] = []
         for chunk, host in enumerate(placed):
             if host == NO_HOST:
                 continue
             region = self._find(chunk)
-            number = number_of.get(region)
-            if number is None:
+            index = index_of.get(region)
+            if index is None:
                 kind = host, levels[chunk], self._kinds.get(chunk, 0)
                 seconds = self._seconds[region]
                 newest = open_ones.get(kind)
                 if newest is not None and (host == CLIENT or seconds + newest[0] <= self._capacity_s):
-                    seconds, number = seconds + newest[0], newest[1]
+                    seconds, index = seconds + newest[0], newest[1]
                 else:
-                    number = len(bundles)
+                    index = len(bundles)
                     bundles.append([])
-                open_ones[kind] = seconds, number
-                number_of[region] = number
-            bundles[number].append(chunk)
+                open_ones[kind] = seconds, index
+                index_of[region] = index
+            bundles[index].append(chunk)
         return bundles
 
 
@@ -279,26 +279,26 @@ def _make_subtasks(
 ) -> list[Subtask]:
     bundles.sort(key=lambda chunks: (levels[chunks[0]], chunks[0]))
     place_of = [-1] * len(plan.inputs)
-    for number, chunks in enumerate(bundles):
+    for index, chunks in enumerate(bundles):
         for chunk in chunks:
-            place_of[chunk] = number
+            place_of[chunk] = index
     needed = bytearray(len(plan.inputs))
     for chunk in plan.outputs:
         needed[chunk] = 1
     inputs_of: list[tuple[int, ...]] = []
-    for number, chunks in enumerate(bundles):
-        read = {source for chunk in chunks for source in plan.inputs[chunk] if place_of[source] != number}
+    for index, chunks in enumerate(bundles):
+        read = {source for chunk in chunks for source in plan.inputs[chunk] if place_of[source] != index}
         for source in read:
             needed[source] = 1
         inputs_of.append(tuple(sorted(read)))
     return [
         Subtask(
             # Two bytes suffice, except for a graph that alternates between hosts extremely often.
-            subtask_id(task, min(levels[chunks[0]], STAGE_LIMIT - 1), number),
+            subtask_id(task, min(levels[chunks[0]], STAGE_LIMIT - 1), index),
             placed[chunks[0]],
             tuple(chunks),
-            inputs_of[number],
+            inputs_of[index],
             tuple([chunk for chunk in chunks if needed[chunk]]),
         )
-        for number, chunks in enumerate(bundles)
+        for index, chunks in enumerate(bundles)
     ]

@@ -84,7 +84,7 @@ def make_picture(
     )
     # Assumes equal durations; priorities are the order in which a single worker would start the chunks.
     workers = simulate(plan, num_workers, policy, assignment).workers
-    priorities = {chunk: number for number, chunk in enumerate(simulate(plan, 1, policy, assignment).order)}
+    priorities = {chunk: position for position, chunk in enumerate(simulate(plan, 1, policy, assignment).order)}
     colours = worker_colours(num_workers)
     wanted = set(graph.outputs)
     nodes = []

@@ -44,8 +44,8 @@ class Sizes:
         self._inline_bytes = inline_bytes
         self._shapes: dict[int, tuple[int, ...]] = {}
         self.computes = composed_of(before, after, _MOST_PARTS)
-        self._slices = {number for number, operand in enumerate(after.operands) if _is_slice(operand)}
-        self._intermediates = {number: _intermediates(operand) for number, operand in enumerate(after.operands)}
+        self._slices = {id for id, operand in enumerate(after.operands) if _is_slice(operand)}
+        self._intermediates = {id: _intermediates(operand) for id, operand in enumerate(after.operands)}
         self._shares = temporaries_of(after.operands)
         parts = [before.declared_bytes(chunk) or 0 for chunk in range(len(before))]
         for chunk in _steps_on_the_way(before):

@@ -119,7 +119,7 @@ class OverlapRecords:
     def _cut_of(self, key: Any) -> tuple[tuple[Any, ...], tuple[int, ...]]:
         """Return the key of the block that an edge is cut from, and its side along each axis."""
         found = [known[at] for known, at in zip(self._cut, key[1:], strict=True)]
-        return (self._source, *[number for number, _ in found]), tuple([side for _, side in found])
+        return (self._source, *[block for block, _ in found]), tuple([side for _, side in found])
 
     def _operand_of(self, part_count: int) -> int:
         operand = self._operands.get(part_count)

@@ -43,7 +43,7 @@ def fuse_common_inputs(edit: GraphEdit, limits: Limits) -> None:
 def _groups(edit: GraphEdit, joinable: list[bool]) -> Iterator[Group]:
     graph = edit.graph
     consumers, kept = _consumers(graph, joinable), _kept(graph)
-    slices = {number for number, operand in enumerate(graph.operands) if all(map(_is_item, operand.functions))}
+    slices = {id for id, operand in enumerate(graph.operands) if all(map(_is_item, operand.functions))}
     members: dict[frozenset[int], list[int]] = {}
     for chunk, sources in _sources_of(edit, joinable, consumers).items():
         members.setdefault(sources, []).append(chunk)

@@ -54,11 +54,11 @@ class Folder:
         graph.operand_of[chunk] = found
         sources = graph.inputs[chunk]
         given: list[Any] = []
-        for source, number in zip(sources, initial, strict=True):
-            if number is not None:
+        for source, operand_id in zip(sources, initial, strict=True):
+            if operand_id is not None:
                 given += graph.literals[source]
         graph.literals[chunk] = (*given, *graph.literals[chunk])
-        kept = [source for source, number in zip(sources, initial, strict=True) if number is None]
+        kept = [source for source, operand_id in zip(sources, initial, strict=True) if operand_id is None]
         graph.inputs[chunk] = tuple(kept)
         return True
 
@@ -96,7 +96,7 @@ def _fold(edit: GraphEdit, fewest: int, among: Iterable[int]) -> None:
 def _patterns(edit: GraphEdit, among: Iterable[int]) -> dict[int, tuple[int, Initial]]:
     """Return, for every chunk that others could be folded into, its operand and theirs."""
     graph, fixed, operand_of = edit.graph, edit.fixed, edit.graph.operand_of
-    client_operands = {number for number, operand in enumerate(graph.operands) if operand.in_client}
+    client_operands = {operand_id for operand_id, operand in enumerate(graph.operands) if operand.in_client}
     initial = [
         operand if not sources and used == 1 and operand != DATA else None
         for operand, sources, used in zip(operand_of, graph.inputs, edit.count_uses(), strict=True)

@@ -32,7 +32,7 @@ def mirror_products(edit: GraphEdit, limits: Limits) -> None:
     graph = edit.graph
     if limits.resident_bytes is None or not dask.config.get("dask-mars.expressions.reductions", True):
         return
-    symmetric = {number for number, operand in enumerate(graph.operands) if _is_symmetric(operand)}
+    symmetric = {operand_id for operand_id, operand in enumerate(graph.operands) if _is_symmetric(operand)}
     first_of = _mirrored(graph, symmetric, edit.fixed.union(graph.outputs)) if symmetric else {}
     if not first_of:
         return

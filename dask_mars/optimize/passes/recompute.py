@@ -42,8 +42,8 @@ def _readers(edit: GraphEdit, rules: RecomputeRules) -> Mapping[int, list[int]]:
     """Return the chunks to recompute, and the readers of each."""
     graph = edit.graph
     source_operands = {
-        number
-        for number, operand in enumerate(graph.operands)
+        operand_id
+        for operand_id, operand in enumerate(graph.operands)
         if not (operand.in_client or operand.input_count) and len(operand.steps) == 1 and rules.is_source(operand)
     }
     if not source_operands:

@@ -46,8 +46,8 @@ def join_slices(reader: Operand, slicer: Operand, joined: Operand) -> tuple[Oper
 
     steps = [
         Step(step.function, tuple(map(slot, step.slots)), step.keywords)
-        for number, step in enumerate(joined.steps)
-        if number != at_slicer
+        for index, step in enumerate(joined.steps)
+        if index != at_slicer
     ]
     if read_function is getter_inline:
         functions = list(joined.functions)
@@ -84,7 +84,7 @@ def reading_step(
 
 def _slicing_step(operand: Operand) -> tuple[int, int] | None:
     """Return position and index literal of the step that slices the only input, if no other reads it."""
-    users = [number for number, step in enumerate(operand.steps) if 0 in step.slots]
+    users = [index for index, step in enumerate(operand.steps) if 0 in step.slots]
     if operand.input_count != 1 or len(users) != 1:
         return None
     step = operand.steps[users[0]]

@@ -22,7 +22,7 @@ class GraphView(Protocol):
     successors : list of list of int
         Chunks that have each chunk as an input.
     undispatched_inputs, undispatched_consumers : list of int
-        Number of a chunk's inputs, and of its successors, that are neither in hand nor computed.
+        Number of a chunk's inputs, and of its successors, that are neither dispatched nor computed.
     is_output : bytearray
         Whether a chunk is a result for the user.
     estimates : Estimates
@@ -95,7 +95,7 @@ class Policy:
         Parameters
         ----------
         chunk : int
-            All of its inputs are computed, or in the hands of the worker that it follows.
+            All of its inputs are computed, or dispatched to the worker that it follows.
         last : int or None
             The input that was completed last.
         """

@@ -32,7 +32,7 @@ class MemoryPolicy(Policy):
         self._places: dict[int, int] = {}
 
     def key_of(self, chunk: int) -> int:
-        """Return the place of a chunk, with the chunk's number as tie-breaker."""
+        """Return the place of a chunk, with the chunk's id as tie-breaker."""
         place = self._places.get(chunk)
         if place is None:
             # Before chunks brought forward to the same place, which come before initial chunks.
@@ -44,7 +44,7 @@ class MemoryPolicy(Policy):
         return key % self._count
 
     def on_ready(self, chunk: int, last: int | None) -> None:
-        """Decide the place of a chunk whose inputs are all computed or in hand."""
+        """Decide the place of a chunk whose inputs are all computed or dispatched."""
         places = self._places
         # It follows its last input already, unless that was brought forward.
         if last == chunk - 1 and not places:

@@ -45,14 +45,14 @@ export function Strip({ state, memory, lost }) {
     return html`<dl class="strip" aria-busy="true"><div class="tile"><dt>${lost ? "No connection" : "Asking …"}</dt></div></dl>`;
   }
   const { workers, memory: now } = state;
-  const busy = workers.filter((worker) => worker.running !== null || worker.in_hand > 0).length;
+  const busy = workers.filter((worker) => worker.running !== null || worker.dispatched > 0).length;
   return html`<dl class=${lost ? "strip stale" : "strip"} aria-label="Workers and memory">
     <div class="tile">
       <dt>Workers</dt>
       <dd>
         <b>${count(busy)}</b><span class="faint"> of ${count(workers.length)} busy</span>
         <span class="pips" aria-hidden="true">
-          ${workers.slice(0, 48).map((w) => html`<i class=${w.running !== null || w.in_hand > 0 ? "on" : ""} />`)}
+          ${workers.slice(0, 48).map((w) => html`<i class=${w.running !== null || w.dispatched > 0 ? "on" : ""} />`)}
         </span>
         ${state.missing_extensions && html`<span class="note" title=${`without ${state.missing_extensions.join(", ")}`}>
           installed without C extensions</span>`}

@@ -34,16 +34,16 @@ export function Workers({ state }) {
                   <th scope="col">Worker</th>
                   <th scope="col">Does</th>
                   <th scope="col">Chunk</th>
-                  <th scope="col" class="n">In hand</th>
+                  <th scope="col" class="n">Dispatched</th>
                 </tr>
               </thead>
               <tbody>
                 ${workers.slice(0, LISTED).map(
                   (worker) => html`<tr key=${worker.worker} class=${worker.running === null ? "idle" : ""}>
                     <th scope="row">${worker.label}</th>
-                    <td>${worker.step ?? (worker.running === null && !worker.in_hand ? "idle" : "")}</td>
+                    <td>${worker.step ?? (worker.running === null && !worker.dispatched ? "idle" : "")}</td>
                     <td class="key">${worker.running ?? ""}</td>
-                    <td class="n">${count(worker.in_hand)}</td>
+                    <td class="n">${count(worker.dispatched)}</td>
                   </tr>`,
                 )}
               </tbody>

@@ -35,9 +35,9 @@ class ServiceClusterMonitor(RuntimeMonitor):
             **super().state(),
             "workers": [
                 # Process ids of other hosts mean nothing here.
-                {"worker": number, "label": worker["name"], "pid": 0, "running": None, "step": None}
-                | {"in_hand": worker["in_hand"]}
-                for number, worker in enumerate(workers)
+                {"worker": worker_id, "label": worker["name"], "pid": 0, "running": None, "step": None}
+                | {"dispatched": worker["dispatched"]}
+                for worker_id, worker in enumerate(workers)
             ],
             "memory": {
                 **{name: getattr(memory, name, 0) for name in answers.MemoryAnswer.__annotations__},

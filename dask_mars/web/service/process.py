@@ -93,7 +93,7 @@ class RunnerProcess:
         self.is_ready = False
         self._lines = Lines(ours)
         self._lock = Lock()
-        self._numbers = itertools.count()
+        self._question_ids = itertools.count()
         self._questions: dict[int, Future[Json]] = {}
         #: Number of missing answers, also of those that nothing waits for.
         self._unanswered = 0
@@ -109,7 +109,7 @@ class RunnerProcess:
             if self._unanswered >= _MOST_QUESTIONS:
                 raise TimeoutError
             self._unanswered += 1
-            question = next(self._numbers)
+            question = next(self._question_ids)
             self._questions[question] = answer
         message = {"do": "ask", "question": question, "what": what, "number": number, "arguments": arguments}
         try:

@@ -21,9 +21,9 @@ from dask_mars.web.service.store import CannotRecord, ServiceStore
 
 logger = logging.getLogger("dask_mars.web")
 
-#: Most computations in the runner's hands; others are queued.
+#: Maximum number of computations dispatched to the runner; others are queued.
 AT_ONCE = 8
-#: Number of runner deaths after which a computation in its hands fails, unless it progresses between them.
+#: Number of runner deaths after which a computation dispatched to it fails, unless it progresses between them.
 _LOSSES = 3
 #: Pause before the restart of a runner that died early, doubled each time up to the second, in seconds.
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
@@ -42,8 +42,8 @@ OnTaken = Callable[[], None]
 
 
 @dataclass
-class InHand:
-    """A computation in the runner's hands."""
+class Job:
+    """A computation that is queued, or dispatched to the runner."""
 
     number: int
     #: Whether the runner has died with it before; then it is computed alone.
@@ -80,8 +80,8 @@ class Supervisor:
         self._on_end = on_end
         self._on_failure = on_failure
         self._lock = threading.RLock()
-        self._queue: deque[InHand] = deque()
-        self._in_hand: dict[int, InHand] = {}
+        self._queue: deque[Job] = deque()
+        self._dispatched: dict[int, Job] = {}
         self._runner: RunnerProcess | None = None
         #: Number of the computation for which the runner was ended: others are not to blame.
         self._blamed: int | None = None
@@ -100,7 +100,7 @@ class Supervisor:
                 continue
             if row["state"] != "queued":
                 self._store.update(row["number"], state="queued", attempt=row["attempt"] + 1)
-            self._queue.append(InHand(row["number"], row["losses"] > 0))
+            self._queue.append(Job(row["number"], row["losses"] > 0))
         self._thread.start()
 
     def close(self) -> None:
@@ -108,8 +108,8 @@ class Supervisor:
         self._closing.set()
         with self._lock:
             runner = self._runner
-            for has in self._in_hand.values():
-                has.forgive()
+            for job in self._dispatched.values():
+                job.forgive()
             if self._later is not None:
                 self._later.cancel()
         if runner is not None:
@@ -128,12 +128,12 @@ class Supervisor:
     def submit(self, number: int, on_taken: OnTaken | None = None) -> bool:
         """Queue a recorded computation."""
         with self._lock:
-            waiting = InHand(number, False, on_taken)
-            self._queue.append(waiting)
+            job = Job(number, False, on_taken)
+            self._queue.append(job)
             self._dispatch()
-            begun = number in self._in_hand
+            begun = number in self._dispatched
             if not begun:
-                waiting.on_taken = None
+                job.on_taken = None
             return begun
 
     def cancel(self, number: int) -> bool:
@@ -151,36 +151,36 @@ class Supervisor:
             self._drop(number)
 
     def _drop(self, number: int) -> None:
-        for waiting in self._queue:
-            if waiting.number == number:
-                self._record(partial(self._leave, waiting))
+        for queued in self._queue:
+            if queued.number == number:
+                self._record(partial(self._leave, queued))
                 return
-        has = self._in_hand.get(number)
-        if has is None or self._runner is None or has.deadline is not None:
+        job = self._dispatched.get(number)
+        if job is None or self._runner is None or job.deadline is not None:
             return
-        has.deadline = threading.Timer(_CANCEL_S, self._end_stubborn, (has, self._runner))
-        has.deadline.daemon = True
-        has.deadline.start()
+        job.deadline = threading.Timer(_CANCEL_S, self._end_stubborn, (job, self._runner))
+        job.deadline.daemon = True
+        job.deadline.start()
         self._runner.send({"do": "cancel", "number": number})
 
-    def _leave(self, waiting: InHand) -> None:
-        if waiting in self._queue:
-            self._ended(waiting.number, "cancelled")
-            self._queue.remove(waiting)
+    def _leave(self, job: Job) -> None:
+        if job in self._queue:
+            self._ended(job.number, "cancelled")
+            self._queue.remove(job)
 
-    def _end_stubborn(self, has: InHand, runner: RunnerProcess) -> None:
+    def _end_stubborn(self, job: Job, runner: RunnerProcess) -> None:
         """End the runner because a cancelled computation does not end."""
         with self._lock:
-            if self._in_hand.get(has.number) is not has or self._runner is not runner:
+            if self._dispatched.get(job.number) is not job or self._runner is not runner:
                 return
             logger.error("a cancelled computation does not end: the process that computes is ended")
-            self._blamed = has.number
+            self._blamed = job.number
             runner.kill()
 
     def live(self, number: int) -> Json:
         """Return the last progress report of a computation; empty if the runner does not have it."""
         # Without the lock, which is held during writes to disk.
-        found = self._in_hand.get(number)
+        found = self._dispatched.get(number)
         return {} if found is None else found.live
 
     def waiting(self) -> int:
@@ -249,43 +249,43 @@ class Supervisor:
                 runner.is_ready = True
                 self._dispatch()
                 return
-            has = self._in_hand.get(message["number"])
-            if has is None:
+            job = self._dispatched.get(message["number"])
+            if job is None:
                 return
             if message["say"] == "progress":
-                has.live = message["progress"]
-                has.live["revision"] = self._store.next_revision()
+                job.live = message["progress"]
+                job.live["revision"] = self._store.next_revision()
                 return
             if message["say"] == "taken":
-                self._record(partial(self._on_taken, has))
+                self._record(partial(self._on_taken, job))
             else:
-                has.forgive()
-                self._record(partial(self._on_over, has, message))
+                job.forgive()
+                self._record(partial(self._on_over, job, message))
 
     def _dispatch(self) -> None:
         """Send queued computations, up to the runner's limit."""
         runner = self._runner
-        while self._queue and runner is not None and runner.is_ready and len(self._in_hand) < AT_ONCE:
-            # A lost computation may still be in `_in_hand` until its loss is recorded.
+        while self._queue and runner is not None and runner.is_ready and len(self._dispatched) < AT_ONCE:
+            # A lost computation may still be in `_dispatched` until its loss is recorded.
             if self._unrecorded:
                 return
             # A suspect computation runs alone, so that it cannot take others along again.
-            if self._in_hand and (
-                self._queue[0].is_suspect or any(one.is_suspect for one in self._in_hand.values())
+            if self._dispatched and (
+                self._queue[0].is_suspect or any(one.is_suspect for one in self._dispatched.values())
             ):
                 return
-            has = self._queue[0]
-            row = self._store.numbered(has.number)
+            job = self._queue[0]
+            row = self._store.numbered(job.number)
             if row is None or row["state"] in OVER:
                 self._queue.popleft()
                 continue
             try:
-                self._store.update(has.number, state="preparing", started=row["started"] or time.time())
+                self._store.update(job.number, state="preparing", started=row["started"] or time.time())
             except CannotRecord as error:
                 self._try_later(error)
                 return
             self._queue.popleft()
-            self._in_hand[has.number] = has
+            self._dispatched[job.number] = job
             runner.send(_order(row, self._store))
 
     # -- while records cannot be written ------------------------------------------------------------------------
@@ -328,33 +328,33 @@ class Supervisor:
 
     # -- messages of the runner ---------------------------------------------------------------------------------
 
-    def _on_taken(self, has: InHand) -> None:
-        self._store.update(has.number, state="running")
-        has.taken()
+    def _on_taken(self, job: Job) -> None:
+        self._store.update(job.number, state="running")
+        job.taken()
 
-    def _on_over(self, has: InHand, message: Json) -> None:
+    def _on_over(self, job: Job, message: Json) -> None:
         is_refused = message["say"] == "refused"
         state = "failed" if is_refused else message["say"]
         facts = {name: message.get(name) for name in ("result", "error", "progress")}
-        self._ended(has.number, state, message["file_bytes"], int(is_refused), **facts)
+        self._ended(job.number, state, message["file_bytes"], int(is_refused), **facts)
 
     def _ended(self, number: int, state: str, file_bytes: int = 0, refused: int = 0, **facts: Json | None) -> None:
         """Record the end of a computation."""
         told = {name: json.dumps(value) for name, value in facts.items() if value is not None}
         id = self._store.end(number, state, file_bytes, refused=refused, **told)
-        has = self._in_hand.pop(number, None)
+        job = self._dispatched.pop(number, None)
         if id is None:
             # It was removed meanwhile, and so are its files.
             self._store.remove_files(number)
-        if has is not None:
-            has.taken()
+        if job is not None:
+            job.taken()
         self._on_end(id)
 
     def _died(self, exit_code: int) -> None:
         """Requeue the runner's computations, and fail those with too many losses."""
         blamed = self._blamed
         # appendleft: the oldest ends up first.
-        for number in sorted(self._in_hand, reverse=True):
+        for number in sorted(self._dispatched, reverse=True):
             row = self._store.numbered(number)
             if row is None or row["cancelling"]:
                 self._ended(number, "cancelled")
@@ -373,9 +373,9 @@ class Supervisor:
                 continue
             attempt = row["attempt"] + 1
             self._store.update(number, state="queued", attempt=attempt, losses=losses, saved_bytes=saved_bytes)
-            has = self._in_hand.pop(number)
-            has.is_suspect, has.live = losses > 0, {}
-            self._queue.appendleft(has)
+            job = self._dispatched.pop(number)
+            job.is_suspect, job.live = losses > 0, {}
+            self._queue.appendleft(job)
         self._blamed = None
 
 
