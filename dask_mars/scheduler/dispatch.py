@@ -170,7 +170,7 @@ class Dispatcher:
             if chunks:
                 served.append(worker)
                 self._emit(Run(worker.id, graph.id, chunks, graph.restores(worker.id, chunks)))
-            elif not has_followers and queues.offers is None:
+            elif not has_followers and not queues.offered:
                 # The others have more load: they could not take these chunks either.
                 position = workforce.next_position(places, position, queues.followers)
             elif not queues.has_queued:
@@ -189,10 +189,9 @@ class Dispatcher:
         costs: dict[int, OperandCost] = {}
         chunks: list[int] = []
         passed: list[tuple[list[int], int]] = []
-        ready = queues.ready
         while len(chunks) < parameters.batch_limit:
-            if queues.is_divided:
-                ready = queues.queue_for(worker.id, not worker.dispatched, self._are_free)
+            is_divided = queues.is_divided
+            ready = queues.queue_for(worker.id, not worker.dispatched, self._are_free) if is_divided else queues.ready
             follows = bool(followers) and not (share and ready and ready[0] < followers[0])
             if not follows and not (share and ready):
                 break

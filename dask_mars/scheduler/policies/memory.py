@@ -1,4 +1,4 @@
-"""The default policy: the graph's depth-first order, changed where that keeps fewer bytes in the store."""
+"""The simplest policy that looks at memory: the graph's depth-first order, changed where that keeps fewer bytes in the store."""
 
 from __future__ import annotations
 
@@ -52,9 +52,13 @@ class MemoryPolicy(Policy):
         inputs = self._inputs[chunk]
         if inputs:
             behind = max([places.get(source, source) for source in inputs]) if places else max(inputs)
-            # Most chunks stand there anyway.
-            if behind < chunk - 1 and (self._frees_memory(chunk) or self._siblings_fit_input(chunk)):
+            if behind < self._present_place(chunk) and (self._frees_memory(chunk) or self._siblings_fit_input(chunk)):
                 places[chunk] = behind
+
+    def _present_place(self, chunk: int) -> int:
+        """Return the place before which a chunk can be brought forward."""
+        # Most chunks stand directly behind an input anyway.
+        return self._places.get(chunk, chunk - 1)
 
     def _siblings_fit_input(self, chunk: int) -> bool:
         """Return whether all consumers of a chunk's input together take no more memory than the input."""
@@ -110,6 +114,6 @@ class MemoryPolicy(Policy):
         elif graph.undispatched_inputs[chunk] == 1:
             missing = next(source for source in graph.plan.inputs[chunk] if graph.state[source] <= _READY)
             place = self._places.get(dispatched, dispatched)
-            if graph.is_next(missing) and place < missing - 1 and self._frees_memory(chunk, missing):
+            if graph.is_next(missing) and place < self._present_place(missing) and self._frees_memory(chunk, missing):
                 self._places[missing] = place
                 graph.push(missing)
