@@ -23,7 +23,7 @@ from dask_mars.limits import memory_available
 from dask_mars.setting_table import SECTION
 
 _DEFAULTS = setting_table.defaults()
-#: Which frames of ours `admin.traceback.shorten` is to leave out: not those of a user's own folder of our name.
+#: Frames of dask_mars that `admin.traceback.shorten` leaves out; not those of a user's own folder of that name.
 _OUR_FRAMES = (
     r"dask_mars[\\\/](client|cluster|engine|expressions|graph|optimize|protocol|scheduler|store|worker)[\\\/]"
     r"|dask_mars[\\\/]runtimes\.py"
@@ -179,7 +179,7 @@ def _seconds(name: str) -> float:
 
 
 def _is_duration(text: str) -> bool:
-    # Dask takes a unit alone for one of it, and says nothing clear of what is none.
+    # Dask would parse a unit without a number as one of that unit, and its errors for other text are unclear.
     try:
         return any(map(str.isdigit, text)) and parse_timedelta(text) >= 0
     except (ValueError, KeyError, IndexError, OverflowError):
@@ -230,14 +230,14 @@ def parse_size(size: int | float | str, name: str) -> int:
 
 
 def _bytes(given: Any) -> int | None:
-    """Return a number of bytes, None if that is none."""
-    # True is a number to Python, and hardly to the user.
+    """Return a setting as a number of bytes, None if it is not one."""
+    # Python treats True as the number 1, which the user does not mean.
     if isinstance(given, bool):
         return None
     if isinstance(given, numbers.Real):
         number: Any = given
         return math.floor(number) if math.isfinite(number) else None
-    # Dask takes a unit alone for one of it, and nothing for a byte.
+    # Dask would parse "MiB" as 1 MiB, and an empty text as one byte.
     if not isinstance(given, str) or not any(map(str.isdigit, given)):
         return None
     try:
@@ -248,7 +248,7 @@ def _bytes(given: Any) -> int | None:
 
 def _is_share(limit: Any) -> bool:
     """Return whether a limit is a share: a number with a fraction, of whatever type, up to 1."""
-    # NumPy's float32 is no float, and its integers are integral.
+    # NumPy's float32 is not a float, and its integers are integral.
     return isinstance(limit, numbers.Real) and not isinstance(limit, numbers.Integral) and 0 < float(limit) <= 1
 
 
@@ -276,7 +276,7 @@ _MEMORY = (
     "'60%' or 0.6"
 )
 _SIZE = "0 or more bytes, or text such as '16 kiB'"
-#: What the schema's formats are in words, and whether a text has them.
+#: The schema's formats: a description of each, and a function that checks a text.
 _FORMATS: dict[str, tuple[str, Callable[[str], bool]]] = {
     "memory": (_MEMORY, _is_memory),
     "size": (_SIZE, _is_size),

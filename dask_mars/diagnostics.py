@@ -1,4 +1,4 @@
-"""Observation of this process's engines: event logs, progress, reports, and listeners of one's own."""
+"""Observation of this process's engines: event logs, progress, reports, and custom listeners."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class UnknownDask(MarsError, ImportError):
 class DaskDiffers(DeclaredError, UserWarning):
     """Dask lacks a private name, or does not behave as dask_mars expects; computations may be slower.
 
-    `missing` are names that it lacks, and `error` was raised while an expression of Dask's was read.
+    `missing` are names that it lacks, and `error` was raised while a Dask expression was read.
     """
 
     dask_version: str
@@ -89,7 +89,7 @@ class ExecutionInterrupted(DeclaredError, KeyboardInterrupt):
     """Raised inside a running task whose computation is cancelled.
 
     It is to a task what Ctrl-C is to a program, and derives from the same class: ``except Exception`` lets it
-    pass, ``finally`` and ``with`` are carried out, and libraries that clean up after Ctrl-C do so. So it is no
+    pass, ``finally`` and ``with`` are carried out, and libraries that clean up after Ctrl-C do so. So it is not a
     `MarsError`. A task has ``dask-mars.cancel-grace`` for all of that; then its process is ended. Only the task
     ever sees it.
     """

@@ -15,7 +15,7 @@ from dask_mars.locking import Lock
 
 #: New objects between collections, as a share of a graph's chunks.
 _SHARE = 1 / 20
-#: Most new objects between collections: the user's own garbage must be found too.
+#: Maximum number of new objects between collections: the user's own garbage must be found too.
 _MOST_OBJECTS = 50_000
 #: New objects between collections while a graph is prepared, which takes no longer than a few seconds.
 _RARELY_OBJECTS = 1_000_000

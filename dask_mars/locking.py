@@ -1,7 +1,7 @@
 """A lock that Ctrl-C does not leave taken.
 
-In CPython 3.14 an interrupt may come when ``with`` has taken a lock and would not release it yet. Other versions
-have no such moment.
+In CPython 3.14 an interrupt may come just after ``with`` has taken a lock, and before it would release the lock.
+Other versions have no such moment.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if sys.version_info[:2] == (3, 14):
     import _thread
 
     class Lock(_thread.RLock):
-        """A lock, which takes the thread that has it for one more time."""
+        """A reentrant lock: the thread that holds it may take it again."""
 
         def __enter__(self) -> bool:
             try:

@@ -8,9 +8,9 @@ from typing import Any
 from dask_mars import units
 from dask_mars.tables import Table, Tabular
 
-#: Most rows for workers in a table.
+#: Maximum number of rows for workers in a table.
 _MOST_WORKERS = 64
-#: Most characters of a key.
+#: Maximum number of characters of a key.
 _KEY_CHARACTERS = 60
 
 

@@ -125,7 +125,8 @@ def _has_client() -> bool:
 def get(dsk: Any, keys: Any, *, num_workers: int | None = None, retries: int | None = None, **options: Any) -> Any:
     """Compute keys of a Dask graph on dask_mars: pass it as ``scheduler=`` wherever Dask takes one.
 
-    The first call starts worker processes; later calls share them, and they end with the interpreter.
+    The first call starts workers: threads for the code of known libraries, and processes for other code and long
+    computations. Later calls share them, and they end with the interpreter.
 
     Parameters
     ----------
@@ -134,8 +135,8 @@ def get(dsk: Any, keys: Any, *, num_workers: int | None = None, retries: int | N
     keys : key or nested list of keys
         What to compute.
     num_workers : int, optional
-        Most workers for this computation; more are started if necessary. Default: ``num_workers`` in Dask's
-        configuration, else all.
+        Maximum number of workers for this computation; more are started if necessary. Default: ``num_workers`` in
+        Dask's configuration, else all.
     retries : int, optional
         Retries of a failed task. Default: ``dask-mars.retries``, which is 0.
     **options
@@ -222,7 +223,7 @@ def submit(
     Raises
     ------
     TypeError, ValueError
-        `id` is no UUID, or another computation has it; or another argument is invalid.
+        `id` is not a UUID, or another computation has it; or another argument is invalid.
 
     Examples
     --------

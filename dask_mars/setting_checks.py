@@ -12,7 +12,7 @@ from typing import Any
 
 from dask_mars.setting_table import SECTION, schema
 
-#: What JSON's types are called in messages.
+#: Names of JSON's types in messages.
 _TYPES = {
     "integer": "a whole number",
     "number": "a number",
@@ -28,7 +28,7 @@ _known_unknowns: set[str] = set()
 
 def check(tree: Any, formats: Mapping[str, tuple[str, Callable[[str], bool]]]) -> None:
     """Compare the settings with the schema."""
-    # Imported for those only who have changed a setting.
+    # Imported only if the user has changed a setting.
     from fastjsonschema import JsonSchemaValueException
 
     plain = _plain(tree)
@@ -65,7 +65,7 @@ def _warn_of_unknown(path: str, nearest: str | None) -> None:
 def _message(path: str, value: Any, definition: Mapping[str, Any], formats: Mapping[str, tuple[str, Any]]) -> str:
     found = repr(value)
     if definition.get("writeOnly"):
-        # Messages are read by more people than passwords should be.
+        # The value may be a password, and messages end up in logs.
         found = f"{len(value)} characters" if isinstance(value, str) else type(value).__name__
     return f"{path} must be {_allowed(definition, formats)}, and not {found}"
 
@@ -104,7 +104,7 @@ def _plain(value: Any) -> Any:
 
 
 def _take_unknown(tree: dict[str, Any], section: Mapping[str, Any], path: str) -> Iterator[tuple[str, str | None]]:
-    """Take what the schema does not know out of settings; yield its names, and the nearest known ones."""
+    """Remove settings that the schema does not know; yield their names, and the nearest known ones."""
     known = section["properties"]
     for name in list(tree):
         value = tree.pop(name)

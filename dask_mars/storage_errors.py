@@ -85,7 +85,7 @@ class RequestTooLarge(MarsError):
     requested_bytes: int
     """Bytes of its inputs, its result and its temporaries."""
     limit_bytes: int
-    """The most that a single request may be."""
+    """Maximum size of a single request, in bytes."""
     _template = (
         "{holder} needs {requested_bytes:,} bytes of memory for its inputs, its result and its temporaries, and "
         "even alone it can have no more than {limit_bytes:,}. Use smaller chunks, or raise dask-mars.memory-limit."

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from dask_mars.html import render
 
-#: Of bars and dots, which can be told from light and from dark ground.
+#: Colours of bars and dots by state, visible on light and on dark ground.
 COLOURS = {"running": "#3b82f6", "finished": "#2e9e4f", "failed": "#dc3545", "cancelled": "#c98500"}
 
 
@@ -47,7 +47,7 @@ class Table:
     Attributes
     ----------
     columns : sequence of str
-        What stands above the columns; may be empty for notebooks.
+        Headings of the columns; may be empty for notebooks.
     rows : sequence of sequence of str
         The cells; in tables for notebooks some may be `Bar`, `Dot` or `Tip`.
     title : str

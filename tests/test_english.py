@@ -12,7 +12,8 @@ ROOT = Path(__file__).resolve().parent.parent
 GUIDES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 
-#: Phrases to avoid in docstrings (which begin with ¶ here), comments, guides and decisions.
+#: Phrases to avoid in docstrings (which begin with ¶ here), comments that describe an attribute or a function of C
+#: (which begin with §), other comments, guides and decisions.
 AVOIDED = [
     r"\bnobody\b",
     r"\bwhoever\b",
@@ -20,12 +21,24 @@ AVOIDED = [
     r"\b(?:is|are|was|were) (?:looked|told|wanted)\b",
     r"¶say whether\b",
     r"¶(?:what|who|which|whether|how|where)\b",
+    r"§(?:what|who|which|how|where|when|most|least)\b",
     r"\bthose of (?:them|these|which)\b",
     r"\bin vain\b",
     r"\b(?:of|at|after|for) so (?:many|much|long)\b",
     r"\blest\b",
     r"\bcomes? to (?:an|its|their) end\b",
     r"\bwere (?:it|they|there) (?:to|only)\b",
+    r"\bfor (?:want of|ever)\b",
+    r"\b(?:is|are) to be\b",
+    r"\b(?:that|which|it|may|can|must) (?:is|are|be) no (?!longer\b|more\b|less\b|faster\b)",
+    r"\b(?:reads?|needs|computes|counts?) (?:\w+ ){0,2}no more\b",
+    # One word for one thing: the GIL, function ids, a worker that has started, a Dask worker.
+    r"\b(?:interpreter|Python)'s lock\b",
+    r"\bop ids?\b",
+    r"\b(?:comes?|came|coming) up\b",
+    r"\b(?:worker|thread|scheduler|engine|lock|task) of (?:Dask's|ours)\b",
+    r"\ball the same\b",
+    r"\bnow and then\b",
 ]
 
 #: Names in decisions, the architecture and CONTRIBUTING that are those of others, or of files that are built.
@@ -49,23 +62,32 @@ FOREIGN = {
 _COMMENT_OR_STRING = re.compile(
     r"""#[^\n]*|\"{3}(?:\\.|[^\\])*?\"{3}|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""", re.DOTALL
 )
+#: Comments of C and JavaScript; a // within an address or a string begins none.
+_COMMENT_OF_C = re.compile(r"/\*.*?\*/|(?<![:\"'])//[^\n]*", re.DOTALL)
 
 
-def prose_of(source: str) -> Iterator[str]:
-    """Yield the comments and the docstrings of a module, these behind a ¶."""
-    for found in _COMMENT_OR_STRING.finditer(source):
-        if found[0].startswith("#"):
-            yield found[0].lstrip("#: ")
-        elif found[0].startswith('"""'):
-            yield "¶" + found[0].strip('"').lstrip()
+def prose_of(path: Path) -> Iterator[str]:
+    """Yield the comments and the docstrings of a file, these behind a ¶, or the text of a page."""
+    source = path.read_text(encoding="utf-8")
+    if path.suffix == ".md":
+        yield source
+    elif path.suffix != ".py":
+        for found in _COMMENT_OF_C.finditer(source):
+            yield re.sub(r"^(?:/\*\*?|//:)\s*", "§", re.sub(r"\n \* ?", "\n", found[0]))
+    else:
+        for found in _COMMENT_OR_STRING.finditer(source):
+            if found[0].startswith("#"):
+                yield re.sub(r"^(#: *|#[#: ]*)", lambda mark: "§" if mark[1].startswith("#:") else "", found[0])
+            elif found[0].startswith('"""'):
+                yield "¶" + found[0].strip('"').lstrip()
 
 
 def test_phrases_to_avoid_do_not_occur() -> None:
     avoided = re.compile("|".join(AVOIDED), re.IGNORECASE)
     found = []
-    for path in [*sorted((ROOT / "dask_mars").rglob("*.py")), *GUIDES, *DECISIONS]:
-        text = path.read_text(encoding="utf-8")
-        for part in prose_of(text) if path.suffix == ".py" else [text]:
+    code = [path for path in (ROOT / "dask_mars").rglob("*.*") if path.suffix in {".py", ".c", ".h", ".js"}]
+    for path in [*sorted(path for path in code if "vendor" not in path.parts), *GUIDES, *DECISIONS]:
+        for part in prose_of(path):
             found += [f"{path.relative_to(ROOT)}: {phrase}" for phrase in avoided.findall(" ".join(part.split()))]
     assert not found, "say it in plain words"
 

@@ -11,9 +11,9 @@ from dask_mars.graph.chunks import DATA, ChunkGraph, Key, Operand, Subprogram, l
 
 #: Matches the end of a key that differs in each run: a UUID.
 _RANDOM = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?4[0-9a-f]{3}-?[89ab][0-9a-f]{3}-?[0-9a-f]{12}$")
-#: Most levels of assemblies of assemblies.
+#: Maximum nesting of steps that assemble results.
 _DEEPEST = 4
-#: Most keys in a name. Names of directories may collide, as chunks are found by key.
+#: Maximum number of keys in a name. Names of directories may collide, as chunks are found by key.
 _MOST_KEYS = 512
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from dask_mars.graph.callables import package_of
 from dask_mars.optimize.known import FILE_SYSTEM_STORES, LOCAL_STORES
 
-#: Most nested wrappers of a store.
+#: Maximum number of nested wrappers of a store.
 _DEEPEST = 8
 #: Matches possible secrets in an address: user names, passwords, queries.
 _SECRETS = re.compile(r"(?<=//)[^/@]*@|[?#].*$")

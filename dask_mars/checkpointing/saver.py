@@ -158,7 +158,7 @@ class ChunkSaver:
         self._least_work_s = least_work_s
         self._policy = SavingPolicy(graph.inputs, graph.outputs, share, facts.exempt, facts.forced)
         self._policy.saved(existing or ())
-        #: Chunks that depend on what the user's process has computed.
+        #: Chunks that depend on chunks computed in the user's process.
         self._tainted: bytearray | None = None
         self._hooks: _Hooks | None = None
         self._queue: SimpleQueue[list[_ToSave | _ToRemove] | None] = SimpleQueue()

@@ -34,7 +34,7 @@ from dask_mars.version import __version__
 
 #: Longest wait for another process that computes the same, in seconds.
 _WAIT_S = 10.0
-#: Most keys and names in a message.
+#: Maximum number of keys and names in a message.
 _SHOWN = 3
 
 

@@ -21,7 +21,7 @@ from dask_mars.optimize.known import TELLING_PACKAGES, is_reader, reads_files, u
 #: Attributes by which objects that read files refer to each other, in xarray's adapters, its files, and HDF5's.
 _INSIDE = ("array", "_array", "datastore", "_manager", "_args", "file", "func", "__self__")
 _DEEPEST = 12
-#: Most files in the directory of a source to fingerprint.
+#: Maximum number of files in the directory of a source to fingerprint.
 _MOST_FILES = 1_000_000
 _PLAIN = frozenset({int, float, bool, bytes, slice, type(None), complex, type, str, np.ndarray, np.dtype})
 _FUNCTIONS = frozenset({BuiltinFunctionType, FunctionType, partial})
@@ -33,7 +33,7 @@ def sources_of(graph: ChunkGraph) -> set[Location]:
     targets = [target_slots(operand) for operand in graph.operands]
     readers = {operand_id for operand_id, operand in enumerate(graph.operands) if reads_files(operand)}
     for operand, slots in zip(graph.operands, targets, strict=True):
-        # The object that a store step has for all of its chunks is its target.
+        # If no argument is the target of a store step, the object that its operand holds is.
         for held in () if store_calls(operand) and not any(slots) else unfolded(operand.functions):
             search.look(held)
     read: set[int] = set()

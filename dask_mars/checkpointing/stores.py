@@ -15,7 +15,7 @@ from dask_mars.dask_api import is_gone
 from dask_mars.dask_api.arrays import fuse_slice, load_store_chunk
 from dask_mars.graph.chunks import ChunkGraph, Constant, Operand, Subprogram
 
-#: Most files to check for one chunk.
+#: Maximum number of files to check for one chunk.
 _MOST_FILES = 1000
 #: Stands for a value that is unknown before it is computed.
 _UNKNOWN: Any = object()

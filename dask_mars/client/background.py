@@ -15,7 +15,7 @@ from dask_mars.client.records import Record
 from dask_mars.errors import EngineStopped
 from dask_mars.locking import Lock
 
-#: Most computations at a time; others wait. Each holds its graph, and all share the same workers.
+#: Maximum number of computations at a time; others wait. Each holds its graph, and all share the same workers.
 _MOST_AT_ONCE = 16
 #: Longest wait for the threads at the interpreter's end, in seconds.
 _END_S = 5.0

@@ -253,7 +253,7 @@ def _without_tasks(callback: Callbacks) -> Callbacks:
 
 
 def _counts(hook: Any) -> bool:
-    # A subclass may look at more, in methods that are no hooks.
+    # A subclass may look at more, in methods that are not hooks.
     modules = (getattr(hook, "__module__", None), type(getattr(hook, "__self__", None)).__module__)
     return _COUNTING.issuperset(modules)
 

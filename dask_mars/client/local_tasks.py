@@ -10,7 +10,7 @@ from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.labels import function_label, label_of
 from dask_mars.protocol.locks import interprocess
 
-#: Most functions of an operand that an error message names.
+#: Maximum number of functions of an operand that an error message names.
 _MOST_NAMES = 6
 
 

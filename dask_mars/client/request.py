@@ -27,7 +27,7 @@ _OF_RUNTIMES = ("memory_limit", "policy")
 class Options(NamedTuple):
     """Options of a computation."""
 
-    #: Most workers; None for all.
+    #: Maximum number of workers; None for all.
     num_workers: int | None = None
     #: Retries of a failed task; None for the configured value.
     retries: int | None = None
@@ -93,7 +93,7 @@ class Request(NamedTuple):
     persist: bool = False
     #: Record of the computation. Default: a new one.
     record: Record | None = None
-    #: Where to save results. Default: nowhere.
+    #: The checkpoint that saves results. Default: none.
     checkpoint: CheckpointSettings | None = None
     #: Called with the prepared graph; it may raise to refuse it.
     on_graph: Callable[[ChunkGraph], None] | None = None

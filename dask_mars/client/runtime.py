@@ -1,4 +1,4 @@
-"""`Runtime`: an engine in the user's hands."""
+"""`Runtime`: the user's handle of an engine, its settings and its computations."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class Runtime(Observed):
         EngineStopped
             The runtime is closed.
         TypeError, ValueError
-            `id` is no UUID, or another computation has it; or another argument is invalid.
+            `id` is not a UUID, or another computation has it; or another argument is invalid.
 
         Examples
         --------

@@ -16,9 +16,9 @@ from dask_mars.html import render
 from dask_mars.observe.counts import ChunkCounts, LayerCounts
 from dask_mars.tables import COLOURS, Bar, Dot, Table, cut, named
 
-#: Most rows of layers, and of computations, in a notebook.
+#: Maximum number of rows of layers, and of computations, in a notebook.
 _MOST_ROWS, _MOST_COMPUTATIONS = 20, 10
-#: Most characters of an error message.
+#: Maximum number of characters of an error message.
 _MESSAGE_CHARACTERS = 200
 _OTHER_COLOUR = "#8a8a8a"
 #: Matches ids behind keys, which only readers of logs need.
@@ -168,7 +168,7 @@ def _bar(counts: ChunkCounts, state: str, width: str) -> Bar:
     """Return a bar of computed, failed and running chunks."""
     total = max(counts.total, 1)
     parts = (
-        # What has failed has some of its chunks computed, which is nothing bad.
+        # The computed chunks of a failed computation are drawn as finished ones.
         (counts.finished / total, COLOURS.get(FINISHED if state == FAILED else state, _OTHER_COLOUR), 1.0),
         (counts.failed / total, COLOURS[FAILED], 1.0),
         (counts.running / total, COLOURS[RUNNING], 0.45),

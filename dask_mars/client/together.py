@@ -37,7 +37,7 @@ class Together:
 
     def add(self, key: Key, needs: Collection[Key], start: Callable[[], Call | None]) -> None:
         """Add a call, or more needs of a call that was added before."""
-        # `start` is called in the caller's thread and returns the call, or None if it has added more needs.
+        # `step` calls `start` in its own thread. `start` returns the call, or None after it has added more needs.
         self._places.setdefault(key, next(self._numbers))
         pending = [other for other in dict.fromkeys(needs) if other in self._places]
         self._missing[key], self._starts[key] = len(pending), start

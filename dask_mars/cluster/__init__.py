@@ -1,7 +1,7 @@
-"""Several machines: dask_mars through `dask.distributed`. No other package of ours imports that.
+"""Several machines: dask_mars through `dask.distributed`. No other package imports `distributed`.
 
 A client cuts a chunk graph into subtasks (`partition`), Dask's scheduler runs them as tasks, and on each host an
-agent, one of Dask's workers, computes them on an engine of ours. Begin with `submission` for the client's side and
+agent, one of Dask's workers, computes them on an engine. Begin with `submission` for the client's side and
 `agent` for a host's.
 """
 

@@ -27,7 +27,7 @@ _LOOK_S = 2.0
 
 
 class _ClusterLock(Lock):  # type: ignore[misc]
-    """A lock of Dask's that notices a lost lease: the scheduler gives locks of silent clients to others."""
+    """A Dask lock that notices a lost lease: the scheduler gives locks of silent clients to others."""
 
     def __init__(self, token: str, of: Any) -> None:
         self._renewed_s = time.monotonic()

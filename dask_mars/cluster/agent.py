@@ -1,4 +1,4 @@
-"""The agent of a host: a worker of Dask's with an engine of ours behind it.
+"""The agent of a host: a Dask worker that computes on an engine.
 
 Dask's scheduler treats it as any worker, and it computes foreign tasks as any worker does. Our subtasks go to its
 engine, whose worker processes share one store. Their results stay there.
@@ -131,7 +131,7 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         return self._engine
 
     async def start_unsafe(self) -> MarsWorker:
-        """Start the engine and, when it is up, register with the scheduler."""
+        """Start the engine and, when it is ready, register with the scheduler."""
         self._engine = self._transfers.engine = Engine(self._settings, is_agent=True)
         # An engine that fails ends the agent here, before the scheduler knows it.
         while not self.engine.is_up:
@@ -243,7 +243,7 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
             return await super().get_data(comm, keys, who=who, serializers=serializers)
 
     def compute(self, spec: SubtaskSpec, arguments: Sequence[Any]) -> Any:
-        """Compute a subtask, as `Agent` describes, in a thread of Dask's."""
+        """Compute a subtask, as `Agent` describes, in a Dask thread."""
         try:
             return self._compute(thread_state.key, spec, arguments)
         except BaseException as error:
@@ -352,7 +352,7 @@ def _drop_tracebacks(error: BaseException | None) -> None:
 def _is_for_engine(task: Any) -> bool:
     """Return whether the engine computes a task.
 
-    Some need a thread of Dask's. Others take results apart, and the store would take each inner list as one value.
+    Some need a Dask thread. Others take a group of values out of a result; the engine would store it as one value.
     """
     return bool(_mark(task)) and not _is_in_thread(task) and not _takes_apart(task)
 
@@ -373,7 +373,7 @@ def _mark(task: Any) -> Any:
 
 @contextlib.contextmanager
 def _hints() -> Iterator[None]:
-    """Add advice to errors of tasks that need a worker of Dask's around them."""
+    """Add advice to errors of tasks that must run within a Dask worker."""
     try:
         yield
     except (RuntimeError, ValueError) as error:

@@ -75,7 +75,7 @@ class TaskAnnotations:
         }
 
     def in_thread(self, index: int) -> bool:
-        """Return whether a thread of Dask's must compute a subtask."""
+        """Return whether a Dask thread must compute a subtask."""
         return self._subtasks[index].chunks[0] in self._requirements.threads
 
     def needs_files(self, index: int) -> bool:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from dask_mars.checkpointing.block import CheckpointSettings
 
 _lock = Lock()
-#: How often one computation may lose its scheduler: the computation may be what ends it.
+#: Maximum number of times that one computation may lose its scheduler, which the computation may have ended.
 _ALLOWED_LOSSES = 10
 #: Clients that were made because the configuration names a scheduler, by its address.
 _clients: dict[str, Client] = {}

@@ -18,7 +18,7 @@ from dask_mars.graph.chunks import ChunkGraph
 if TYPE_CHECKING:
     from dask_mars.cluster.saving import ClusterSaving
 
-#: Key of a task of Dask's, ours or the user's.
+#: Key of a Dask task: of a subtask, or of the user's own task.
 DaskKey = Hashable
 
 
@@ -42,7 +42,7 @@ class ClusterComputation:
     #: A unique name, also among other clients.
     name: str
     retries: int
-    #: Most concurrent tasks in the user's process.
+    #: Maximum number of concurrent tasks in the user's process.
     threads: int
     requirements: Requirements
     shuffles: GraphShuffles

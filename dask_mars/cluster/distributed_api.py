@@ -25,7 +25,7 @@ except ImportError as _error:
 if TYPE_CHECKING:
     from distributed.shuffle._core import P2PBarrierTask, ShuffleId, barrier_key
 else:
-    # Classes for comparison: barriers of Dask's own shuffles stay tasks of Dask's.
+    # Classes for comparison: barriers of Dask's own shuffles stay Dask tasks.
     P2PBarrierTask, ShuffleId, barrier_key = optional(
         "distributed.shuffle._core", "P2PBarrierTask", "ShuffleId", "barrier_key"
     )

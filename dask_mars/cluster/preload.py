@@ -8,6 +8,6 @@ from dask_mars.cluster import monitor, scheduler_plugin
 
 
 def dask_setup(scheduler: Scheduler) -> None:
-    """Install our plugins in a scheduler of Dask's."""
+    """Install our plugins in a Dask scheduler."""
     scheduler_plugin.install(scheduler)
     monitor.install(scheduler)

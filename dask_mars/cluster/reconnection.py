@@ -194,7 +194,7 @@ class _Waiting:
         return True
 
     def counts(self) -> ChunkCounts:
-        """Count its chunks; none is computed any more."""
+        """Count its chunks; the computation has ended."""
         total = 0 if self._before is None else self._before.counts().total
         return ChunkCounts(total, total)
 
@@ -234,7 +234,7 @@ class _Successor(Client):  # type: ignore[misc]
 
 
 class _Attempt:
-    """An attempt to connect, in a thread: a server that is no scheduler may block Dask forever."""
+    """An attempt to connect, in a thread: a server that is not a scheduler may block Dask forever."""
 
     def __init__(self, connect: Callable[[], Client]) -> None:
         self.done = threading.Event()

@@ -22,7 +22,7 @@ class Requirements:
     once: set[int] = field(default_factory=set)
     #: Chunks that read or write files on one host: the chunk that creates the directory.
     files: dict[int, int] = field(default_factory=dict)
-    #: Chunks that need a worker of Dask's around them, and so a thread of it.
+    #: Chunks that must run within a Dask worker, and so in one of its threads.
     threads: set[int] = field(default_factory=set)
 
     def chunks(self) -> set[int]:

@@ -33,7 +33,7 @@ class SaveOrder:
     root: str
     identity: str
     share: float
-    #: Limit for what this host writes for the computation; None for none.
+    #: Maximum bytes that this host may write for the computation; None for no limit.
     limit_bytes: int | None
     #: Bytes that must stay free on the disk.
     spare_bytes: int

@@ -1,7 +1,7 @@
 """The optional scheduler plugin: exact placement and priorities of subtasks.
 
 Without it Dask's scheduler treats the client's plan as a preference, and gives subtasks of a lost host to the
-least busy worker, even one that is no agent.
+least busy worker, even one that is not an agent.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ async def _wait_for_scheduler(place: _Place, signalled: asyncio.Task[int], deadl
     while not signalled.done() and (left_s := deadline - now()) > 0:
         attempt_s = min(left_s, _ATTEMPT_S)
         answered = asyncio.create_task(place.answers(attempt_s))
-        # A server that is no scheduler may block Dask beyond the timeout.
+        # A server that is not a scheduler may block Dask beyond the timeout.
         await asyncio.wait(
             {signalled, answered}, timeout=attempt_s + _PAUSE_S, return_when=asyncio.FIRST_COMPLETED
         )

@@ -1,4 +1,4 @@
-"""Dask's own shuffles ("p2p"): their tasks run in threads of the agents, as on any worker of Dask's.
+"""Dask's own shuffles ("p2p"): their tasks run in threads of the agents, as on any Dask worker.
 
 Dask's scheduler finds a shuffle by the key of its barrier, whose task must keep its class.
 """

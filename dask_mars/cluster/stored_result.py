@@ -146,7 +146,7 @@ def _frames_of(store: Store, ref: ObjectRef, owners: list[Any]) -> tuple[dict[st
     return header, frames
 
 
-# -- chunks that must stay where they are while somebody reads their frames -----------------------------------
+# -- chunks that are pinned while their frames are read -------------------------------------------------------
 
 
 class _AcquiredObject:

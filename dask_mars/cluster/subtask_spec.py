@@ -59,7 +59,7 @@ class Constraints:
     once: str | None = None
     #: The only agent that may compute it, because it has the needed files.
     required_agent: str | None = None
-    #: Whether a thread of Dask's worker must compute it.
+    #: Whether a Dask thread must compute it.
     in_thread: bool = False
 
 
@@ -246,7 +246,7 @@ def task_of_large(key: Hashable, value: Any) -> Task | None:
     try:
         data = dumps(value, buffers.append)
     except Exception:
-        # The reader cannot be packed with it either, and runs in the user's process.
+        # The chunks that read the value cannot be packed either, and run in the user's process.
         return None
     # Dask copies bytes at each step on their way, but not arrays.
     arrays = [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]

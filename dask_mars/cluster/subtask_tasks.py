@@ -1,4 +1,4 @@
-"""Dask's tasks of subtasks: one computes a subtask, others take its result apart for its readers."""
+"""Dask tasks for subtasks: one computes a subtask, others split its result for its readers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STAYING_GROUP_BYTES = 1 << 27
 
 
 class SubtaskTasks:
-    """Makes Dask's tasks of a computation's subtasks."""
+    """Makes the Dask tasks for a computation's subtasks."""
 
     def __init__(self, computation: ClusterComputation, packer: Packer, cut: Cut, local_tasks: LocalTasks) -> None:
         client, graph = computation.client, computation.graph
@@ -80,7 +80,7 @@ class SubtaskTasks:
             subtask, output_groups, sources, values, self._constraints(index, subtask), computation.saving
         )
         local_tasks.result_of.update(found)
-        # The task uses only the standard library, so that Dask's scheduler needs no code of ours or of the user.
+        # The task uses only the standard library: Dask's scheduler needs neither dask_mars nor the user's code.
         call = operator.call, Task(None, pickle.loads, packed), *map(TaskRef, arguments)
         spec = computation.shuffles.barriers.get(subtask.chunks[0])
         # Dask's scheduler groups durations and colours by the part before the hash.
@@ -131,7 +131,7 @@ class SubtaskTasks:
             hosts = {self._subtasks[reader].host for reader in readers}
             if chunk in self._requested:
                 hosts.add(CLIENT)
-            # A thread of Dask's gets copies of the whole group, so its inputs form groups of their own.
+            # A Dask thread gets copies of the whole group, so its inputs form groups of their own.
             alone = any(map(self._annotations.in_thread, readers))
             reading_hosts = frozenset(hosts)
             limit = _STAYING_GROUP_BYTES if hosts == {subtask.host} else _GROUP_BYTES

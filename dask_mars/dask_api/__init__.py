@@ -41,7 +41,7 @@ class _Stand(type):
 
 
 def optional(module: str, *names: str) -> Any:
-    """Return names of a module of Dask's, with stand-ins for missing ones: one value, or a tuple."""
+    """Return names of a Dask module, with stand-ins for missing ones: one value, or a tuple."""
     found = []
     for name in names:
         try:

@@ -15,7 +15,7 @@ _AGAIN_S = 0.02
 
 
 class Cancellation:
-    """Interrupts tasks, and ends processes that continue all the same."""
+    """Interrupts tasks, and ends processes whose task goes on."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Errors of chunks whose worker has died, and of processes that leave the engine no memory."""
+"""Errors of chunks whose worker has died, and the check that processes leave memory for results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class OverLimit(NamedTuple):
-    """Bytes of a worker that exceeded the memory limit, the limit, other processes' and shared bytes."""
+    """A worker that exceeded the memory limit: its bytes, the limit, other processes' bytes, and shared bytes."""
 
     worker_bytes: int
     limit_bytes: int
@@ -33,7 +33,7 @@ def record_death(
     running: tuple[int, int] | None,
     over_limit: OverLimit | None,
 ) -> None:
-    """Record the errors of the chunks that may fail with a worker's death, perhaps for its memory."""
+    """Record the errors of the chunks that may fail because of a worker's death."""
 
     def death_of(run: GraphRun, chunk: int, attempts: int, repeatable: bool) -> Exception:
         key = repr(run.graph.keys[chunk])
@@ -56,7 +56,7 @@ def record_death(
 
 
 def check_memory_limit(settings: Settings, pid: int) -> None:
-    """Raise if processes take all memory before they have computed anything, as the first worker shows."""
+    """Raise if processes alone take all memory, judged by the first worker that has started."""
     # The check precedes the worker's first result, so that either all computations fail or none. The user's own
     # data do not count: they may fill most of the machine's memory.
     limit_bytes = settings.memory_limit

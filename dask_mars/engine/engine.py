@@ -286,7 +286,7 @@ class Engine:
 
     @property
     def is_up(self) -> bool:
-        """Return whether a worker has come up; raise `EngineStartFailed` if none will."""
+        """Return whether a worker has started; raise `EngineStartFailed` if none will."""
         is_up = self._loop.workforce.is_up
         if not is_up and not self.alive:
             raise self.why_stopped()

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 # The import path comes first, so that a worker finds the client's modules, dask_mars included. `Progress` finds
-# none: it records each import in the control page, so that the engine tells slow from stuck.
+# none: it records each import in the control page, so that the engine can distinguish slow from stuck.
 _BOOT = """
 import json, os, struct, sys
 
@@ -92,7 +92,7 @@ class ForkedProcess:
             try:
                 pid, status = os.waitpid(self.pid, options)
             except ChildProcessError:
-                # Somebody else has collected it, or the user's process ignores SIGCHLD.
+                # Other code has already reaped it, or the user's process ignores SIGCHLD.
                 self.returncode = 0
             else:
                 if pid:

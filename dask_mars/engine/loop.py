@@ -202,7 +202,7 @@ class EngineLoop:
         if type(event) is ChunksFinished:
             self.startup.note_finished(self.registry.runs.get(event.graph), len(event.chunks))
             if event.on_disk:
-                # The worker has freed the private memory that was in the way.
+                # The worker has freed the private memory that other work needed.
                 self.memory.measure()
         machine, blocks = self.machine, self.registry.blocks
         stored_bytes, limits, known = blocks.stored_bytes, self.memory.limits, machine.memory
@@ -228,7 +228,7 @@ class EngineLoop:
             self.post(ObjectsReleased(released))
 
     def _end_stalled(self) -> None:
-        """Fail computations that would wait for ever."""
+        """Fail computations that would wait forever."""
         workforce = self.workforce
         if self.startup.loading or workforce.template.is_awaiting or workforce.ending or self.memory.is_renewing:
             # New workers or free memory will come.
@@ -241,7 +241,7 @@ class EngineLoop:
         """Return unused resources: free memory after some time without work, the workers after more."""
         registry, idle = self.registry, self._idle
         has_work = bool(registry.runs or registry.reservations)
-        # A worker that is starting may never be ready, and the client has to hear of that.
+        # A worker that is starting may never be ready, and the engine must report that to the client.
         idle.note(has_work or not all(handle.ready for handle in registry.workers.values()), now_s)
         if idle.is_trim_due(now_s) and not registry.store.is_trimmed:
             registry.store.trim()

@@ -1,8 +1,8 @@
-"""Measures the time that computing threads lose to the interpreter's lock.
+"""Measures the time that computing threads lose to the GIL.
 
-A thread with work runs, waits for a processor, or waits for something else: the lock, a disk or a network. The
+A thread with work runs, waits for a processor, or waits for something else: the GIL, a disk or a network. The
 system reports the first two times, and the thread reports its idle time. If the process as a whole keeps the
-processors busy, the remaining time is counted as lost to the lock.
+processors busy, the remaining time is counted as lost to the GIL.
 
 Time lost during imports does not count: it is lost once, and a process would lose it too.
 """
@@ -18,7 +18,7 @@ from dask_mars.engine.threads import ThreadHandle
 
 #: Interval between measurements, in seconds.
 _LOOK_S = 0.05
-#: Minimum processor use of the process, as a fraction of the time with work, for lost time to count as the lock's.
+#: Minimum processor use of the process, as a fraction of the time with work, for lost time to count as the GIL's.
 _LEAST_USE = 0.7
 
 
@@ -33,7 +33,7 @@ class _Times(NamedTuple):
 class Lost(NamedTuple):
     """Lost time of all threads, in seconds."""
 
-    #: Processor time lost to the lock, summed over threads.
+    #: Processor time lost to the GIL, summed over threads.
     lock_s: float = 0.0
     #: Part of the time with work that went to other programs.
     others_s: float = 0.0
@@ -75,17 +75,17 @@ class LostTime:
 
 
 def has_lock() -> bool:
-    """Return whether the interpreter's lock is enabled now: an extension may enable it at any time."""
+    """Return whether the GIL is enabled now: an extension may enable it at any time."""
     is_enabled = getattr(sys, "_is_gil_enabled", None)
     return is_enabled is None or is_enabled()
 
 
 def lost_s(elapsed_s: float, used_s: float, spent: Collection[tuple[float, float]]) -> float:
     """Return the processor seconds that threads have lost to each other."""
-    # Other programs prolong the time that a thread holds the lock. Lost clock time is therefore scaled by the
+    # Other programs prolong the time that a thread holds the GIL. Lost clock time is therefore scaled by the
     # share of requested processor time that the threads got.
     if len(spent) < 2:
-        # A single thread shares the lock only with the engine.
+        # A single thread shares the GIL only with the engine.
         return 0.0
     busy_s = [max(elapsed_s - idle_s, 0.0) for idle_s, _ in spent]
     wanted_s = used_s + sum([queued_s for _, queued_s in spent])

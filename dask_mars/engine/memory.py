@@ -10,12 +10,12 @@ private    Memory that processes take for themselves; programs and libraries cou
 shared     Pages of shared memory: the stored objects, arrays that tasks work on, free blocks.
 stored     Objects in memory.
 reserved   Memory counted as taken before a chunk takes it.
-growth     Private memory that workers have taken since they came up. The equation subtracts the
+growth     Private memory that workers have taken since they started. The equation subtracts the
            part that is reserved, or it would count twice.
 waiting    Memory that workers have announced, or may take without a request.
 free       What private and shared leave of the limit.
 share      Growth allowed to each worker in any case.
-margin     Least of free memory, for growth between two measurements.
+margin     Minimum of free memory, for growth between two measurements.
 spilling   Objects that are being written to disk, and will be free soon.
 on_disk    Files of spilled objects.
 =========  =========================================================================================
@@ -74,14 +74,14 @@ class WorkerMemory:
     """Memory that one worker process takes for itself."""
 
     pid: int
-    #: Private memory when it came up.
+    #: Private memory when it had started.
     baseline_bytes: int
     private_bytes: int
     #: Growth of memory taken without asking, between the last two measurements.
     grown_bytes: int = 0
     grown_per_s: float = 0.0
     running: Running = None
-    #: Private memory at the first measurement of this chunk, or the least since.
+    #: Minimum of private memory since the first measurement of this chunk.
     begun_bytes: int = 0
     #: Growth that was last recorded.
     noted_bytes: int = 0
@@ -91,7 +91,7 @@ class WorkerMemory:
 
     @property
     def growth_bytes(self) -> int:
-        """Return the bytes that the worker has taken since it came up."""
+        """Return the bytes that the worker has taken since it started."""
         return max(self.private_bytes - self.baseline_bytes, 0)
 
     @property
@@ -110,7 +110,7 @@ class WorkerMemory:
         self.begun_bytes = min(self.begun_bytes, private_bytes)
         # The worker may not have touched its requested memory yet, and may have kept as much from earlier chunks.
         self.asked_bytes = min(asked_bytes, private_bytes - self.begun_bytes)
-        # Freed requests may still be resident; this is no growth.
+        # Freed requests may still be resident; this does not count as growth.
         self.grown_bytes = min(self.unasked_bytes - before_unasked, private_bytes - before_bytes)
 
 
@@ -215,7 +215,7 @@ class MemoryWatch:
         self.next_s = 0.0
 
     def add(self, worker_id: int, pid: int) -> None:
-        """Register a worker that has come up."""
+        """Register a worker that has started."""
         taken = estimate_memory([pid], proc=self._proc)
         self.workers[worker_id] = WorkerMemory(pid, taken, taken, begun_bytes=taken)
 

@@ -1,4 +1,4 @@
-"""Keeps an engine within its memory limit: answers requests of workers, has memory given back, pauses and ends."""
+"""Keeps an engine within its memory limit: answers workers' requests, frees memory, pauses and ends workers."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class MemoryControl:
         """Have workers give leftover memory back, and later replace idle ones that do not."""
         # If `is_strict` this concerns every worker, else those above their share.
         self.measure()
-        # Memory that workers keep is warm for the next chunk, so they give it back only when it is in the way.
+        # Memory that workers keep is warm for the next chunk, so they return it only when other work needs it.
         if (is_strict or self.watch.grown(is_strict)) and self.watch.may_shrink(self._machine.growing()):
             self._renewal = (time.monotonic() + _RENEWAL_S, is_strict)
             for handle in self._workers.values():

@@ -91,8 +91,8 @@ class ObjectTable:
 
     def move(self, ids: Iterable[ObjectId], ref: ObjectRef, besides: WorkerHandle | None = None) -> None:
         """Change the location of an object under all of its ids."""
-        # The workers that know the old location learn the new one, `besides` one that has reported it; of an
-        # object that goes to disk they forget the location.
+        # Workers that know the old location are sent the new one, except the worker `besides`, which reported it.
+        # If the object went to disk, they forget the location instead.
         self._is_spilling = is_spilled(ref)
         for graph, chunk in ids:
             persisted = self.persisted.get((graph, chunk))
@@ -116,7 +116,7 @@ class ObjectTable:
         return after
 
     def _make_forget(self, graph: int, chunks: Sequence[int]) -> None:
-        """Make the workers forget the locations of chunks."""
+        """Tell the workers to forget the locations of chunks."""
         for handle in self._workers.values():
             known = handle.known.get(graph)
             if known:
@@ -160,7 +160,7 @@ class ObjectTable:
             self._make_forget(graph_id, [chunk])
 
     def free(self, run: GraphRun, chunks: Sequence[int]) -> None:
-        """Release chunks that a computation needs no more."""
+        """Release chunks that a computation no longer needs."""
         files = self.files.get(run.id)
         for chunk in chunks:
             self._drop_ref(run, chunk)
@@ -172,7 +172,7 @@ class ObjectTable:
         self._make_forget(run.id, chunks)
 
     def forget(self, run: GraphRun) -> None:
-        """Release every object of a computation that is over, but for those that the user refers to."""
+        """Release every object of a computation that is over, except those that the user refers to."""
         for ref in run.refs:
             if ref is not None:
                 self.blocks.decref_object(ref)

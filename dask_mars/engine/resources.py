@@ -32,9 +32,9 @@ class Resources:
             for descriptor in descriptors:
                 os.close(descriptor)
             raise not_mapped(error, settings.memory_limit, count, capacity_bytes) from error
-        #: Descriptors of the arenas, one a worker and the engine's own, and of the control page.
+        #: Descriptors of the arenas, one for each worker and the engine's own, and of the control page.
         *self.arena_files, self.control_file = descriptors
-        #: Page of the workers' notes on what they run, and of requests.
+        #: Shared page for the workers' notes on their running chunks, and for requests.
         self.control = ControlPage(control.view(0, self.control_bytes).data)
         self.store = Store(views, count, inline_bytes=settings.inline_bytes)
 

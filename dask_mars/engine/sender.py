@@ -52,21 +52,21 @@ class Sender:
     def __init__(self, store: Store, blocks: ReferenceCounts) -> None:
         self._store = store
         self._blocks = blocks
-        #: Ids of the operands' functions.
+        #: Function ids of the operands' functions.
         self._mapping = FunctionRegistry()
-        #: Surroundings of tasks, by id.
+        #: Contexts of tasks, by id.
         self.contexts: dict[int, Surroundings] = {}
         self._newest_context = -1
         #: Bytes of the user's arrays that threads have read in place.
         self.borrowed_bytes = 0
 
     def add_context(self, id: int, surroundings: Surroundings) -> None:
-        """Record surroundings under an id."""
+        """Record a context under an id."""
         self.contexts[id] = surroundings
         self._newest_context = id
 
     def prune_contexts(self, used: set[int]) -> None:
-        """Forget all surroundings but these and the newest, which is likely to be used again."""
+        """Forget all contexts but these and the newest, which is likely to be used again."""
         for id in self.contexts.keys() - used - {self._newest_context}:
             del self.contexts[id]
 
@@ -121,7 +121,7 @@ class Sender:
         return unsent
 
     def _send_context(self, handle: WorkerHandle, run: GraphRun) -> None:
-        """Send the surroundings of a graph's tasks, and warn of settings that cannot be sent."""
+        """Send the context of a graph's tasks, and warn of settings that cannot be sent."""
         surroundings = self.contexts[run.context]
         handle.contexts.add(run.context)
         handle.send(Context(run.context, surroundings.payload))

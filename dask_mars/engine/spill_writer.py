@@ -72,7 +72,7 @@ class SpillWriter:
             error.__cause__ = error.__context__ = None
             answer(error.with_traceback(None), began_s)
         except BaseException as error:
-            # The engine has to hear of every error.
+            # Every error must be reported to the engine.
             answer(SpillError(str(self._root), 0, -1, repr(error)), began_s)
 
     def add_written(self, ref: ObjectRef) -> None:
@@ -80,7 +80,7 @@ class SpillWriter:
         self.spilled_bytes += spilled_file(ref).size_bytes
 
     def read_ahead(self, ref: ObjectRef) -> None:
-        """Have the system read a value's file into its cache, some time soon."""
+        """Ask the system to read a value's file into its cache in advance."""
         if self._reading_pool is None:
             self._reading_pool = ThreadPoolExecutor(1, thread_name_prefix="dask-mars-read")
         if self._directory is not None:

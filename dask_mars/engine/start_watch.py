@@ -1,11 +1,11 @@
-"""Decides which worker processes make no progress while they start, and when none will come up. Pure: no clock."""
+"""Decides which starting worker processes are stuck, and when all further starts are hopeless. Pure: no clock."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
 
-#: Maximum failed starts of one worker in a row while no other is up.
+#: Maximum number of failed starts of one worker in a row while no other has started.
 _ATTEMPTS = 3
 
 
@@ -45,11 +45,11 @@ class StartWatch:
         return found
 
     def came_up(self) -> None:
-        """Record that a worker process is up."""
+        """Record that a worker process has started."""
         self._failures.clear()
 
     def failed(self, worker_id: int) -> int:
-        """Record that a worker ended before it was up; return its number of failed starts in a row."""
+        """Record that a worker ended before it had started; return its number of failed starts in a row."""
         self._failures[worker_id] += 1
         return self._failures[worker_id]
 

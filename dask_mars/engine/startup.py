@@ -15,7 +15,7 @@ from dask_mars.engine.processes import ProcessHandle
 _PATIENCE_S, _STARTS, _LOST_SHARE = 4.0, 10, 0.2
 #: Speed of copying the user's arrays for processes, in bytes per second; threads read them in place.
 _COPIED_BYTES_PER_S = 3e9
-#: Work before processes start, in seconds, if chunks are shorter than this mean: they mostly wait for the lock.
+#: Work before processes start, in seconds, if chunks are shorter than this mean: they mostly wait for the GIL.
 #: Lost time is measured for longer chunks.
 _LOCKED_PATIENCE_S, _SMALL_S = 0.5, 0.0005
 #: Mean import time of a module, and the maximum estimate of a process's start time, in seconds: the user's process
@@ -32,7 +32,7 @@ _LEAST_LIMIT = 1 << 31
 
 
 class Startup:
-    """Decides whether threads compute until processes are up."""
+    """Decides whether threads compute until processes have started."""
 
     def __init__(self, is_wanted: bool, memory_limit: int, num_workers: int) -> None:
         self.is_wanted = is_wanted and memory_limit >= _LEAST_LIMIT
@@ -43,7 +43,7 @@ class Startup:
         self._busy_s, self._finished = 0.0, 0
         self.lost_time = LostTime()
         #: Time that threads have lost to each other, until now and until the current work began. It is kept when
-        #: idle workers end: code that held the lock once is likely to run again.
+        #: idle workers end: code that held the GIL once is likely to run again.
         self._lost_s = self._lost_before_s = 0.0
         #: Bytes of the user's arrays that threads read in place, and the time that copies would have taken.
         self._borrowed_bytes, self._saved_s = 0, 0.0
@@ -87,9 +87,9 @@ class Startup:
 
     def wanted_processes(self, runs: Collection[GraphRun], is_short: bool, now_s: float) -> int:
         """Return how many workers should be processes."""
-        # If threads wait for the interpreter's lock, all but one become processes: the last thread has the lock to
-        # itself, and each start takes half a second or more of a processor. Processes start once the lost time
-        # equals the time for starting them, so that the total is at most about twice the best possible.
+        # If threads wait for the GIL, all but one become processes: the last thread has the GIL to itself, and a
+        # start takes half a second or more of a processor. Processes start once the lost time equals the time for
+        # starting them, so that the total is at most about twice the best possible.
         due_s = self.due_s(runs, now_s)
         if is_short or (due_s is not None and now_s >= due_s) or not self.may_use_threads(runs):
             return self._num_workers
@@ -121,31 +121,31 @@ class Startup:
         return left * each_s >= max(_start_s(), _LEFT_S)
 
     def due_s(self, runs: Collection[GraphRun], now_s: float) -> float | None:
-        """Return when there has been enough work for processes; None without work, or without the lock."""
+        """Return when there has been enough work for processes; None without work, or without the GIL."""
         if self._since_s is None or not has_lock():
-            # Without the lock threads compute as fast as processes.
+            # Without the GIL threads compute as fast as processes.
             return None
         busy_s = max(self._busy_s + now_s - self._since_s, 0.0)
         are_small = busy_s * self._num_workers < self._finished * _SMALL_S
         patience_s = _LOCKED_PATIENCE_S if are_small else _PATIENCE_S
         if not are_small and self.lost_time.can_tell:
-            # Libraries' own threads hold the lock besides, also from one thread that is alone.
+            # Libraries' own threads take the GIL too, even from a single worker thread.
             loses_much = busy_s > 0 and self._lost_s >= _LOST_SHARE * busy_s * self._num_workers
             if not loses_much and self._saved_s > self._lost_s:
                 # Processes would have taken longer for copies than threads have waited for each other.
                 return None
             patience_s = patience_s if loses_much else max(patience_s, _STARTS * _start_s())
         if busy_s >= patience_s and not self._is_much_left(runs, now_s):
-            # What is computed now ends before they are of use.
+            # The present work ends before processes would be useful.
             patience_s *= 2
         return now_s + patience_s - busy_s
 
     def restart(self) -> None:
-        """Begin anew: the workers have ended for want of work."""
+        """Start again with threads: the workers have ended because there was no work."""
         self._busy_s, self._finished, self._finished_before = 0.0, 0, 0
         self._saved_s = 0.0
 
 
 def _start_s() -> float:
-    """Return what a process takes to import what this one has imported, in seconds of a processor's time."""
+    """Return the processor time in seconds that a process needs to import the modules of this one."""
     return min(len(sys.modules) * _MODULE_S, _MOST_START_S)

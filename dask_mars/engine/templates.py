@@ -22,7 +22,7 @@ from dask_mars.locking import Lock
 from dask_mars.protocol.ambient import worker_environment
 from dask_mars.worker.template import MOST_BYTES, MOST_DESCRIPTORS, Fork, Inherited, is_supported
 
-#: Beginnings of the names of variables that what a template imports reads while it is imported.
+#: Prefixes of environment variables that libraries read while a template imports them.
 _READ_AT_IMPORT = (
     "ARROW", "BLIS", "BLOSC", "GOTO", "KMP", "LANG", "LC_", "LD_", "MALLOC", "MKL", "NPY", "NUMBA", "NUMEXPR",
     "NUMPY", "OMP", "OPENBLAS", "PANDAS", "PYTHON", "TZ", "VECLIB",
@@ -163,10 +163,10 @@ class Templates:
         self._lock = Lock()
         self._template: Template | None = None
         self._keeper: Keeper | None = None
-        #: What the present template has read at its start.
+        #: Environment variables that the present template has read at its start.
         self._surroundings: dict[str, str] = {}
         self._users: set[int] = set()
-        #: Whether the present template has forked a process, and surroundings in which templates do not come up.
+        #: Whether the present template has forked a process, and environment in which templates fail to start.
         self._has_forked = False
         self._hopeless: dict[str, str] | None = None
 
@@ -199,7 +199,7 @@ class Templates:
     def fork(
         self, options: Mapping[str, Any], environment: Mapping[str, str], descriptors: Collection[int]
     ) -> int | None:
-        """Fork a worker process; return its id, or None if a new interpreter has to do."""
+        """Fork a worker process; return its id, or None if a new interpreter must be started instead."""
         with self._lock:
             if self._template is None or not self._template.is_up() or not is_supported():
                 return None
@@ -228,7 +228,7 @@ class Templates:
                 self._keeper = None
 
     def forget_after_fork(self) -> None:
-        """In a process forked from the user's, forget the template, which is no child of this process."""
+        """In a process forked from the user's, forget the template, which is not a child of this process."""
         if self._template is not None:
             with contextlib.suppress(OSError):
                 self._template.forget()
@@ -249,7 +249,7 @@ class TemplateUser:
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        #: Whether processes will start as soon as the template is up.
+        #: Whether processes will start as soon as the template is ready.
         self.is_awaiting = self.is_unused = False
         #: Ids of those in whose place no thread computes.
         self.awaited: set[int] = set()
@@ -261,7 +261,7 @@ class TemplateUser:
         return self.is_awaiting
 
     def next_s(self, now_s: float) -> float | None:
-        """Return when to look again whether it is up, None if no process waits."""
+        """Return when to check again whether it is ready, None if no process waits."""
         return now_s + _POLL_S if self.is_awaiting else None
 
     def take_due(self) -> set[int]:

@@ -82,7 +82,7 @@ class ThreadHandle(WorkerHandle):
         return not self._thread.is_alive()
 
     def close_descriptors(self) -> None:
-        """Close this process's ends of everything."""
+        """Close the connection and the descriptor for the thread's times."""
         super().close_descriptors()
         if self._counts is not None and self._counts >= 0:
             os.close(self._counts)

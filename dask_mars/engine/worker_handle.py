@@ -47,7 +47,7 @@ class WorkerHandle(ABC):
         #: Whether it has its start message.
         self.is_started = False
         self.is_closed = False
-        #: The reason it has given for not coming up.
+        #: The reason that it has reported for its failed start.
         self.start_error: EngineStartFailed | None = None
         #: Chunks of each graph whose references this worker knows.
         self.known: dict[int, set[int]] = {}

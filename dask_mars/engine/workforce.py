@@ -1,4 +1,4 @@
-"""The workers of an engine: who starts, what they report, and who replaces those that end."""
+"""Starts the workers of an engine, registers their reports, and replaces workers that end."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Workforce:
         #: The template that processes are forked from, and those that wait for it.
         self.template = TemplateUser(self._settings.start_timeout_s)
         self.ending = EndingWorkers(_EXIT_S)
-        #: Whether a worker has come up and left some of the memory free.
+        #: Whether a worker has started and left some of the memory free.
         self.is_up = False
 
     # -- who is there -----------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class Workforce:
                 self._start_process(worker_id)
 
     def _start_process(self, worker_id: int) -> None:
-        """Start a worker process and queue work for it: the socket buffers messages until it is up."""
+        """Start a worker process and queue work for it: the socket buffers messages until it reads them."""
         if self.template.is_awaited():
             self.template.awaited.add(worker_id)
         else:
@@ -226,7 +226,7 @@ class Workforce:
                 continue
             successor = loading.get(worker_id)
             if successor is None:
-                # Where threads suffice, nothing waits for processes that do not come up.
+                # Where threads suffice, nothing waits for processes that fail to start.
                 if missing > 0 and not (threads_suffice and self._starts.is_hopeless(worker_id)):
                     missing -= 1
                     if not self.template.is_awaited():
@@ -342,7 +342,7 @@ class Workforce:
         self._start_process(worker_id)
 
     def _retire_thread(self, handle: ThreadHandle) -> None:
-        """Unregister a thread that computes no more."""
+        """Unregister a thread that no longer computes."""
         if not handle.is_leaving:
             # The thread has failed, and so would the next one.
             self._startup.is_wanted = False
@@ -375,7 +375,7 @@ class Workforce:
         self._registry.objects.trim_arena(handle.id)
 
     def _note_start_failure(self, handle: WorkerHandle, code: int) -> None:
-        """Record that a process ended before it was up; raise if no worker computes and none will."""
+        """Record that a process ended before it had started; raise if no worker computes and none will."""
         attempts = self._starts.failed(handle.id)
         stuck_in = handle.stuck_in if isinstance(handle, ProcessHandle) else None
         error = handle.start_error or (

@@ -1,7 +1,7 @@
 /* Numbers counted by bins: see `_histogram.h`.
  *
- * The place of a number is worked out as if all bins had one width, by the steps by which NumPy does it and rounded as
- * they are; then it is compared with the edges beside it. */
+ * The bin of a number is computed as if all bins had the same width, by NumPy's operations and with their rounding.
+ * Then the number is compared with both edges of that bin. */
 
 #include "_histogram.h"
 
@@ -12,11 +12,11 @@
 #include "_vectorised.h"
 
 #define BLOCK 1024
-/* So many tables: numbers that follow each other are often in one bin, and would wait for each other. */
+/* Number of tables of counts: consecutive numbers are often in one bin, and their additions would be serial. */
 #define TABLES 4
 #define MOST_IN_TABLES 4096
 
-/* What is in no bin gets the place after the last one. */
+/* Numbers outside all bins get the index after the last bin. */
 VECTORISED static void find_places(const struct bins *bins, const double *values, int count, int32_t *places)
 {
     double first = bins->edges[0], last = bins->edges[bins->count], width = last - first, number = (double)bins->count;
@@ -66,7 +66,7 @@ int count_in_bins(const struct bins *bins, const double *values, ptrdiff_t value
     double *upper = lower + slots;
     memcpy(lower, bins->edges, slots * sizeof *lower);
     memcpy(upper, bins->edges + 1, (slots - 1) * sizeof *upper);
-    /* Nothing leaves the last bin upwards, nor what is in no bin: no number compares with what is none. */
+    /* Comparisons with NaN are false: numbers in the last bin and outside all bins are not moved up. */
     lower[slots - 1] = upper[slots - 1] = upper[slots - 2] = (double)NAN;
     int32_t places[BLOCK];
     for (ptrdiff_t start = 0; start < value_count; start += BLOCK) {

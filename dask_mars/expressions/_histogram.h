@@ -6,12 +6,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bins of a histogram; the last one has its upper edge, too. */
+/* Bins of a histogram; the last one includes its upper edge. */
 struct bins {
     ptrdiff_t count;
-    /* The edges, which do not fall, are finite, and not all the same: count + 1 of them. */
+    /* count + 1 edges: finite, in ascending order, and not all equal. */
     const double *edges;
-    /* Whether the computed place is off by at most one, as NumPy assumes for bins of equal width. Otherwise the search
+    /* Whether the computed bin is off by at most one, as NumPy assumes for bins of equal width. Otherwise a search
      * starts there. */
     int regular;
 };

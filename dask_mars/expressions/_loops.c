@@ -1,4 +1,4 @@
-/* Casts and choices: see `_loops.h`. What a cast gives is the same everywhere as long as the value is in range. */
+/* Casts and choices: see `_loops.h`. Within the range of the result, casts are the same on all processors. */
 
 #include "_loops.h"
 
@@ -37,14 +37,14 @@
 typedef int32_t float_mask;
 typedef int64_t double_mask;
 
-/* Of a real number out of range C says nothing, and processors differ. */
+/* C does not define casts of real numbers out of range, and processors differ. */
 #define CHECKED(name, from, to, in_range)                                                                            \
     UNARY(name##_in_range, from, to, (to)value)                                                                      \
     VECTORISED static int name(PyArrayMethod_Context *context, char *const *data, npy_intp const *dimensions,        \
                                npy_intp const *strides, NpyAuxData *auxiliary)                                       \
     {                                                                                                                \
         npy_intp count = dimensions[0];                                                                              \
-        /* Of the width of what is compared, so that it is counted in vectors. */                                    \
+        /* As wide as the compared numbers, so that the compiler uses vectors. */                                    \
         from##_mask outside = 0;                                                                                     \
         if (strides[0] == (npy_intp)sizeof(from)) {                                                                  \
             const from *source = (const from *)data[0];                                                              \
@@ -63,8 +63,8 @@ typedef int64_t double_mask;
         return outside ? LOOP_REFUSED : name##_in_range(context, data, dimensions, strides, auxiliary);              \
     }
 
-/* For each type of whole numbers: its name, C's name, and which real numbers become one, cut off at the point. The
- * limits are powers of two, which both float and double have exactly, and one below them where they have that. */
+/* For each integer type: its name, C's name, and the range of real numbers whose integer part fits. The limits are
+ * powers of two, or one less where float and double represent that exactly. */
 #define WHOLE_TYPES(USE, from_name, from)                                                                            \
     USE(from_name, from, int8, int8_t, value > (from)-129 && value < (from)128)                                      \
     USE(from_name, from, int16, int16_t, value > (from)-32769 && value < (from)32768)                                \
@@ -134,7 +134,7 @@ UNARY(double_without_nan, double, double, value == value ? value : 0)
 
 enum { BOOL, INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64, FLOAT, DOUBLE, COMPLEX64, COMPLEX128, TYPES };
 
-/* Between real numbers there may be overflow and the like, of which NumPy warns. */
+/* Casts between real numbers may overflow, and NumPy warns of that. */
 #define SILENT(loop) {loop, NULL, NULL, 0, 1}
 #define WATCHED(loop) {loop, NULL, NULL, 0, 0}
 #define ROW(name)                                                                                                    \
@@ -166,7 +166,7 @@ static const struct loop copies[] = {SILENT(copy1), SILENT(copy2),  SILENT(copy4
 
 static const struct loop without_nan[] = {SILENT(float_without_nan), SILENT(double_without_nan)};
 
-/* The place of a size among 1, 2, 4, 8, 16 and 32, or -1. */
+/* Return the index of a size among 1, 2, 4, 8, 16 and 32, or -1. */
 static int size_class(npy_intp item_bytes)
 {
     for (int place = 0; place < 6; place++)
@@ -272,7 +272,7 @@ const struct loop *without_nan_loop(char type)
 
 /* -- choices ----------------------------------------------------------------------------------------------------*/
 
-/* Masks rather than branches: what is chosen may change with each element. */
+/* Masks rather than branches: the choice may change with each element. */
 #define SELECT(name, type, mixed)                                                                                    \
     VECTORISED static int name(PARAMETERS)                                                                                      \
     {                                                                                                                \

@@ -1,5 +1,5 @@
-/* Inner loops of NumPy's without a public pointer: casts, and the choice of `numpy.where`; and one that it makes
- * three passes for. */
+/* Inner loops that NumPy has, but does not publish: casts, and the choice of `numpy.where`; and zeros in place of NaN,
+ * for which NumPy makes three passes. */
 
 #ifndef DASK_MARS_LOOPS_H
 #define DASK_MARS_LOOPS_H
@@ -11,8 +11,8 @@
 #include <numpy/ndarraytypes.h>
 #include <numpy/dtype_api.h>
 
-/* What NumPy's `ufunc._get_strided_loop` puts into its capsule, and the loops here as well. The layout is documented
- * there, and tied to the capsule's name. */
+/* Content of the capsules of NumPy's `ufunc._get_strided_loop`, and of those of the loops here. NumPy documents the
+ * layout, and changes the capsule's name with it. */
 #define LOOP_CAPSULE "numpy_1.24_ufunc_call_info"
 
 struct loop {
@@ -23,19 +23,19 @@ struct loop {
     npy_bool no_floating_point_errors;
 };
 
-/* A loop returns this if it meets a value of which NumPy alone knows what becomes of it. */
+/* Returned by a loop that meets a value whose result only NumPy can compute. */
 #define LOOP_REFUSED 1
 
-/* The loop that casts, or NULL if there is none. Types are given by NumPy's characters. */
+/* Return the loop that casts, or NULL. Types are NumPy's type characters. */
 const struct loop *cast_loop(char from, char to);
 
-/* The loop that copies items of a size, or NULL. */
+/* Return the loop that copies items of a size, or NULL. */
 const struct loop *copy_loop(npy_intp item_bytes);
 
-/* The loop of `where(condition, x, y)` for items of a size, or NULL. */
+/* Return the loop of `where(condition, x, y)` for items of a size, or NULL. */
 const struct loop *select_loop(npy_intp item_bytes);
 
-/* The loop that puts zeros in the place of what is no number, or NULL: for floats and doubles. */
+/* Return the loop that replaces NaN by zero, for floats and doubles, or NULL. */
 const struct loop *without_nan_loop(char type);
 
 #endif

@@ -59,7 +59,7 @@ void add_moments(const double *values, ptrdiff_t rows, ptrdiff_t columns, ptrdif
             int width = columns - column < COLUMNS ? (int)(columns - column) : COLUMNS;
             const double *part = values + row * columns + column;
             if (rows_before + row == 0) {
-                /* Of the first of them there is something to subtract at once. */
+                /* The first rows get provisional pivots, their first row, to find their means. */
                 sum_differences(part, height, width, columns, part, part_totals);
                 find_means(part_totals, part, height, width, pivots + column);
             }

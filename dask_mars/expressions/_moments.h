@@ -5,12 +5,12 @@
 
 #include <stddef.h>
 
-/* Rows that are taken together. */
+/* Number of rows that are added at a time. */
 #define MOMENTS_ROWS 16
 
-/* Add rows to what is known of those before them. Totals are those of the differences to the pivots, which are the means
- * of the first rows and are set with them: what is far from zero would lose its last digits. Nothing is said of numbers
- * that are not finite: they make sums that are not. */
+/* Add rows to the moments of the rows before. Totals are sums of differences to the pivots, the means of the first
+ * rows, which the first call sets: sums of numbers far from zero would lose their last digits. Numbers that are not
+ * finite make sums that are not finite. */
 void add_moments(const double *values, ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t rows_before, double *pivots,
                  double *totals, double *squares);
 

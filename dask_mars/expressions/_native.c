@@ -15,7 +15,7 @@
 #include "_moments.h"
 #include "_source.h"
 
-/* Numbers that a source makes at a time, to be in the second-level cache when they are read. */
+/* Numbers that a source generates at a time: few enough to stay in the second-level cache. */
 #define HISTOGRAM_WINDOW (1 << 15)
 #define MOMENTS_WINDOW (1 << 15)
 
@@ -26,7 +26,7 @@ typedef struct {
     struct program program;
 } Program;
 
-/* Have Python's signal handlers run, if any has to; -1 if one has raised. */
+/* Run Python's signal handlers if a signal is pending; return -1 if one has raised. */
 static int look_for_signals(void)
 {
     PyGILState_STATE state = PyGILState_Ensure();
@@ -215,8 +215,8 @@ static void program_dealloc(PyObject *object)
 
 static PyMethodDef program_methods[] = {
     {"run", (PyCFunction)(void (*)(void))program_run, METH_FASTCALL,
-     "Run over arrays, or sources of all their elements. False: they are not aligned, or do not lie as they have "
-     "to. Raises FloatingPointError if one of the errors to watch is met."},
+     "Run over arrays, or sources of their elements. Return False if they are not aligned, or have an unsupported "
+     "layout. Raises FloatingPointError if one of the watched errors happens."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -268,7 +268,7 @@ static PyObject *without_nan_(PyObject *Py_UNUSED(module), PyObject *arguments)
     return loop_capsule(without_nan_loop((char)type));
 }
 
-/* Whether an object is an aligned array of one dimension, without gaps, of a type. */
+/* Return whether an object is an aligned, contiguous array of one dimension and the given type. */
 static int is_plain(PyObject *object, int type)
 {
     PyArrayObject *array = (PyArrayObject *)object;
@@ -276,7 +276,7 @@ static int is_plain(PyObject *object, int type)
            && PyArray_IS_C_CONTIGUOUS(array) && PyArray_ISALIGNED(array) && PyArray_ISNOTSWAPPED(array);
 }
 
-/* Doubles: an array's, or those that a source still has. */
+/* Doubles of an array, or the remaining ones of a source. */
 struct doubles {
     const double *values;
     struct source *source;
@@ -297,7 +297,7 @@ static int read_doubles(PyObject *given, struct doubles *doubles)
         doubles->count = PyArray_SIZE((PyArrayObject *)given);
         return 1;
     }
-    PyErr_SetString(PyExc_TypeError, "values are to be a plain array of doubles, or a source of them");
+    PyErr_SetString(PyExc_TypeError, "values must be a plain array of doubles, or a source of doubles");
     return 0;
 }
 
@@ -313,7 +313,7 @@ static PyObject *histogram_(PyObject *Py_UNUSED(module), PyObject *arguments)
         return NULL;
     if (!is_plain((PyObject *)edges, NPY_DOUBLE) || !is_plain((PyObject *)counts, NPY_INT64)
         || !PyArray_ISWRITEABLE(counts)) {
-        PyErr_SetString(PyExc_TypeError, "edges are to be a plain array of doubles, counts one of int64");
+        PyErr_SetString(PyExc_TypeError, "edges must be a plain array of doubles, and counts one of int64");
         return NULL;
     }
     npy_intp count = PyArray_SIZE(counts);
@@ -348,7 +348,7 @@ static PyObject *histogram_(PyObject *Py_UNUSED(module), PyObject *arguments)
     Py_RETURN_NONE;
 }
 
-/* Add whole rows of a source, some rows at a time. Returns -1 if there is no memory. */
+/* Add whole rows of a source, some rows at a time. Return -1 if there is no memory. */
 static int add_moments_of_source(struct source *source, npy_intp columns, double *pivots, double *totals,
                                  double *squares)
 {
@@ -378,13 +378,13 @@ static PyObject *moments_(PyObject *Py_UNUSED(module), PyObject *arguments)
     if (!is_plain((PyObject *)totals, NPY_DOUBLE) || !is_plain((PyObject *)squares, NPY_DOUBLE)
         || !is_plain((PyObject *)pivots, NPY_DOUBLE) || !PyArray_ISWRITEABLE(totals) || !PyArray_ISWRITEABLE(squares)
         || !PyArray_ISWRITEABLE(pivots)) {
-        PyErr_SetString(PyExc_TypeError, "pivots, totals and squares are to be plain arrays of doubles");
+        PyErr_SetString(PyExc_TypeError, "pivots, totals and squares must be plain arrays of doubles");
         return NULL;
     }
     npy_intp columns = PyArray_SIZE(totals);
     if (!columns || PyArray_SIZE(squares) != columns || PyArray_SIZE(pivots) != columns
         || (!values.source && values.count % columns)) {
-        PyErr_SetString(PyExc_ValueError, "values are to be whole rows, of as many numbers as there are of the others");
+        PyErr_SetString(PyExc_ValueError, "values must be whole rows, as long as the other arrays");
         return NULL;
     }
     double *pivot = PyArray_DATA(pivots), *total = PyArray_DATA(totals), *square = PyArray_DATA(squares);
@@ -400,7 +400,7 @@ static PyObject *moments_(PyObject *Py_UNUSED(module), PyObject *arguments)
     Py_RETURN_NONE;
 }
 
-/* An array of what a source still has. */
+/* Return an array of the remaining numbers of a source. */
 static PyObject *rest_(PyObject *Py_UNUSED(module), PyObject *capsule)
 {
     struct source *source = PyCapsule_GetPointer(capsule, SOURCE_CAPSULE);
@@ -418,17 +418,17 @@ static PyObject *rest_(PyObject *Py_UNUSED(module), PyObject *capsule)
 }
 
 static PyMethodDef functions[] = {
-    {"cast", cast_, METH_VARARGS, "Return the loop that casts from one type to another, by NumPy's characters, or None."},
+    {"cast", cast_, METH_VARARGS, "Return the loop that casts one type to another, by NumPy's characters, or None."},
     {"histogram", histogram_, METH_VARARGS,
      "Add the numbers of values, or of a source, between edges to counts; "
-     "by steps of NumPy's if the bins have one width."},
+     "by NumPy's method for bins of equal width if they have one."},
     {"moments", moments_, METH_VARARGS,
-     "Set, of rows or the whole ones of a source, pivots, sums of differences to these, and of squared differences "
-     "to means."},
-    {"rest", rest_, METH_O, "Return an array of the doubles that a source still has."},
-    {"select", select_, METH_O, "Return the loop of where(condition, x, y) for items of so many bytes, or None."},
+     "Compute, for rows or the whole rows of a source, pivots, sums of differences to these, and of squared "
+     "differences to means."},
+    {"rest", rest_, METH_O, "Return an array of the remaining doubles of a source."},
+    {"select", select_, METH_O, "Return the loop of where(condition, x, y) for items of a number of bytes, or None."},
     {"without_nan", without_nan_, METH_VARARGS,
-     "Return the loop that puts zeros in the place of NaN, by NumPy's character, or None."},
+     "Return the loop that replaces NaN by zero, by NumPy's type character, or None."},
     {NULL, NULL, 0, NULL},
 };
 

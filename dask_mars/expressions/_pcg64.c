@@ -10,7 +10,7 @@
 #include "_source.h"
 #include "_streams.h"
 
-/* Both are read without a lock, in the middle of other threads' numbers. */
+/* Both are read without a lock, while other threads draw numbers. */
 static enum stream_level level;
 static int learned;
 
@@ -23,7 +23,7 @@ typedef struct {
     pthread_mutex_t lock;
 } Stream;
 
-/* Wait for the stream. The thread that has it may need the GIL before it lets go. */
+/* Lock the stream. The thread that holds the lock may need the GIL to release it. */
 static struct stream *lock_stream(PyObject *object)
 {
     Stream *self = (Stream *)object;
@@ -40,7 +40,7 @@ static void unlock_stream(PyObject *object)
     pthread_mutex_unlock(&((Stream *)object)->lock);
 }
 
-/* What is drawn: a kind with its parameters, of which integers have other ones. */
+/* A distribution and its parameters: `low` and `range` for integers, else `first` and `second`. */
 struct distribution {
     enum stream_kind kind;
     double first, second;
@@ -62,7 +62,7 @@ static size_t item_bytes(const struct distribution *drawn)
     return drawn->kind == STREAM_RANDOM_FLOAT ? sizeof(float) : sizeof(double);
 }
 
-/* Numbers of a stream from where it was. */
+/* A source of numbers from a copy of a stream. */
 struct drawn_source {
     struct source source;
     struct stream stream;
@@ -120,7 +120,7 @@ static int find_kind(const char *name, enum stream_kind *kind)
     return 0;
 }
 
-/* Learn what is drawn from its name and two parameters, which may be missing. */
+/* Read a distribution from its name and two parameters, which may be missing. */
 static int read_distribution(const char *name, PyObject *first, PyObject *second, struct distribution *drawn)
 {
     *drawn = (struct distribution){0};
@@ -225,8 +225,8 @@ static PyObject *stream_get_state(PyObject *object, void *Py_UNUSED(closure))
 static PyMethodDef stream_methods[] = {
     {"fill", stream_method_fill, METH_VARARGS, "Fill an array with the next numbers of a distribution."},
     {"source", stream_method_source, METH_VARARGS,
-     "Return what makes the next so many numbers of a distribution for a native program; the stream stays where it is."},
-    {"advance", stream_method_advance, METH_O, "Go on by so many numbers of 64 bits."},
+     "Return a source of a distribution's next numbers for native programs; the stream does not advance."},
+    {"advance", stream_method_advance, METH_O, "Skip a number of words of 64 bits."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -259,7 +259,7 @@ static PyObject *learn(PyObject *Py_UNUSED(module), PyObject *path)
     PyObject *name;
     if (!PyUnicode_FSConverter(path, &name))
         return NULL;
-    /* The library stays open, as long as its functions may be called. */
+    /* The library stays open, because its functions may be called at any time. */
     void *library = dlopen(PyBytes_AS_STRING(name), RTLD_LAZY);
     Py_DECREF(name);
     union {
@@ -272,7 +272,7 @@ static PyObject *learn(PyObject *Py_UNUSED(module), PyObject *path)
     }
     if (!normal.address || !exponential.address)
         Py_RETURN_FALSE;
-    /* It needs nothing of Python's while it has the lock. */
+    /* The holder of this lock never waits for the GIL. */
     static pthread_mutex_t learning = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&learning);
     if (!learned) {
@@ -310,9 +310,9 @@ static PyObject *use(PyObject *Py_UNUSED(module), PyObject *name)
 }
 
 static PyMethodDef functions[] = {
-    {"learn", learn, METH_O, "Find NumPy's functions in its library, and say whether they are there."},
-    {"levels", levels, METH_NOARGS, "Return the instructions that numbers can be made by, the best one last."},
-    {"use", use, METH_O, "Make numbers by these instructions from now on."},
+    {"learn", learn, METH_O, "Find NumPy's functions in its library; return whether they exist."},
+    {"levels", levels, METH_NOARGS, "Return the supported instruction sets, the best one last."},
+    {"use", use, METH_O, "Use an instruction set from now on."},
     {NULL, NULL, 0, NULL},
 };
 

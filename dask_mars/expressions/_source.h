@@ -1,5 +1,4 @@
-/* Numbers that are made as they are needed, which one extension hands to another in a capsule. One thread at a time may
- * use a source. */
+/* A generator of numbers, which one extension passes to another in a capsule. One thread at a time may use a source. */
 
 #ifndef DASK_MARS_SOURCE_H
 #define DASK_MARS_SOURCE_H
@@ -12,9 +11,9 @@ struct source {
     /* Bytes of a number, and whether it is a double. */
     size_t item;
     int is_double;
-    /* Numbers that are still to come. */
+    /* Number of remaining numbers. */
     size_t left;
-    /* Make the next numbers, no more than are left. The GIL need not be held. */
+    /* Generate the next numbers, no more than remain. The GIL need not be held. */
     void (*fill)(struct source *source, void *out, size_t count);
 };
 

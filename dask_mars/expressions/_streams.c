@@ -1,7 +1,7 @@
 /* See `_streams.h`.
 
-   A state is a linear function of the one before, and so of the one 32 before: 32 lanes make 32 states at once, in
-   the order of one stream. States are multiplied modulo 2**128, by limbs of 52 bits where the processor has
+   A state is a linear function of the previous one, and so of the one 32 steps before: 32 lanes compute 32 states at
+   once, in the order of one stream. States are multiplied modulo 2**128, by limbs of 52 bits where the processor has
    instructions for these (AVX-512 IFMA). */
 
 #include "_streams.h"
@@ -13,7 +13,7 @@
 #include <immintrin.h>
 #endif
 
-/* What is made at a time, to stay in a first-level cache. */
+/* Numbers that are generated at a time: few enough to stay in the first-level cache. */
 #define BLOCK 1024
 
 static const uint128 MULTIPLIER = ((uint128)2549297995355413924ULL << 64) | 4865540595714422341ULL;
@@ -46,7 +46,7 @@ void stream_seed(struct stream *stream, const uint64_t words[4])
     stream->has_half = 0;
 }
 
-/* The multiplier and the sum of its lower powers that lead on by so many numbers (Brown 1994). */
+/* Compute the multiplier and the sum of its lower powers that skip `count` numbers (Brown 1994). */
 static void jump(uint128 count, uint128 *multiplier, uint128 *sum)
 {
     uint128 power = MULTIPLIER, plus = 1;
@@ -71,7 +71,7 @@ void stream_advance(struct stream *stream, uint128 count)
     stream->half = 0;
 }
 
-/* -- numbers of 64 bits, or the doubles that are made of them ----------------------------------------------------*/
+/* -- words of 64 bits, and doubles from them ---------------------------------------------------------------------*/
 
 static inline void put(void *out, size_t at, uint64_t value, int doubles)
 {
@@ -162,7 +162,7 @@ raw_avx512(struct stream *stream, void *out, size_t count, int doubles)
                 break;
 #pragma GCC unroll 4
             for (int v = 0; v < VECTORS; v++) {
-                /* The products take the lowest 52 bits of a limb, so that what is carried need not be taken off. */
+                /* Products use only the lowest 52 bits of a limb, so carries need not be cleared. */
                 __m512i r0 = _mm512_madd52lo_epu64(c0, s0[v], a0);
                 __m512i r1 = _mm512_madd52lo_epu64(c1, s0[v], a1);
                 __m512i more1 = _mm512_madd52hi_epu64(_mm512_srli_epi64(r0, 52), s0[v], a0);
@@ -239,8 +239,8 @@ static void raw_doubles(struct stream *stream, enum stream_level level, double *
 
 /* -- ziggurats ---------------------------------------------------------------------------------------------------*/
 
-/* Of a word the lowest bits choose a layer, and the rest, times the layer's width, is the number, if it is below a
-   bound: so it is for 99 of 100. For others NumPy's own function is called, with the same word to begin with. */
+/* The lowest bits of a word choose a layer. The other bits times the layer's width are the number if they are below the
+   layer's bound, as in 99 of 100 cases. Otherwise NumPy's own function computes the number, beginning with the word. */
 
 #define LAYERS 256
 
@@ -252,7 +252,7 @@ struct layer {
 static struct layer normal_layers[LAYERS], exponential_layers[LAYERS];
 static double (*normal_function)(void *), (*exponential_function)(void *);
 
-/* A bit generator to NumPy: words that have been made, and then those that follow. */
+/* State of a bit generator for NumPy: the words of a block, and then those that follow in the stream. */
 struct words {
     const uint64_t *at, *end;
     struct stream *stream;
@@ -296,7 +296,7 @@ static void learn(struct layer *layers, double (*function)(void *), int normal)
         uint64_t small = 1ULL << 40;
         given[0] = normal ? NORMAL_WORD(layer, small) : EXPONENTIAL_WORD(layer, small);
         layers[layer].width = function(&generator) * 0x1p-40;
-        /* The least that one word is not enough for. */
+        /* Search for the smallest value for which NumPy's function needs more than one word. */
         uint64_t below = 0, above = 1ULL << (normal ? 52 : 53);
         while (below < above) {
             uint64_t middle = (below + above) / 2;
@@ -392,7 +392,7 @@ static void fill_floats(struct stream *stream, enum stream_level level, float *o
             out[2 * at] = (float)(int32_t)((uint32_t)block[at] >> 8) * 0x1p-24f;
             out[2 * at + 1] = (float)(int32_t)(block[at] >> 40) * 0x1p-24f;
         }
-        /* As NumPy leaves it. */
+        /* NumPy's state has the same half. */
         stream->half = (uint32_t)(block[pairs - 1] >> 32);
         out += 2 * pairs;
         count -= 2 * pairs;
@@ -417,7 +417,7 @@ void stream_fill(struct stream *stream, enum stream_kind kind, enum stream_level
         if (kind == STREAM_UNIFORM)
             raw_doubles(stream, level, numbers, taken);
         else {
-            /* A number takes a word or more: none of the block is left over. */
+            /* Each number takes at least one word, so all words of the block are used. */
             raw_words(stream, level, block, taken);
             struct words words = {block, block + taken, stream};
             if (kind == STREAM_NORMAL || kind == STREAM_STANDARD_NORMAL)
@@ -436,7 +436,7 @@ void stream_fill(struct stream *stream, enum stream_kind kind, enum stream_level
     }
 }
 
-/* A half of a word to a number from 0 to `range` (Lemire 2019), or nothing where it has to be another half. */
+/* Turn half a word into a number from 0 to `range` (Lemire 2019); return 0 if the next half is needed instead. */
 static inline int bounded(uint32_t half, uint32_t range, uint32_t refused, uint64_t *number)
 {
     uint64_t product = (uint64_t)half * ((uint64_t)range + 1);
@@ -461,7 +461,7 @@ void stream_integers(struct stream *stream, enum stream_level level, int64_t *ou
             *out++ = (int64_t)((uint64_t)low + number);
     }
     while (out < end) {
-        /* A number takes a half or more: but for the last half nothing is left over. */
+        /* Each number takes at least one half, so at most the last half remains. */
         size_t words = (size_t)(end - out + 1) / 2;
         if (words > BLOCK)
             words = BLOCK;

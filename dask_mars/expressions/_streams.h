@@ -11,12 +11,12 @@ typedef unsigned __int128 uint128;
 
 struct stream {
     uint128 state, increment;
-    /* Numbers of 32 bits come in pairs, the low half first; the other half if it is still to be had. */
+    /* A word makes two numbers of 32 bits, the low half first; `half` is the other one if `has_half`. */
     uint32_t half;
     int has_half;
 };
 
-/* Instructions that numbers are made by. */
+/* Instruction sets for generating numbers. */
 enum stream_level { STREAM_PORTABLE, STREAM_AVX512, STREAM_LEVELS };
 
 /* Distributions, by the names of NumPy's methods. */
@@ -32,13 +32,13 @@ enum stream_kind {
     STREAM_KINDS,
 };
 
-/* The most instructions that this processor has. */
+/* Return the best instruction set that this processor has. */
 enum stream_level stream_best_level(void);
 
-/* Begin as NumPy does with what `SeedSequence.generate_state(4, uint64)` returns. */
+/* Seed a stream as NumPy does with the result of `SeedSequence.generate_state(4, uint64)`. */
 void stream_seed(struct stream *stream, const uint64_t words[4]);
 
-/* Go on by so many numbers of 64 bits, in time that grows with the logarithm. */
+/* Skip a number of words of 64 bits, in logarithmic time. */
 void stream_advance(struct stream *stream, uint128 count);
 
 /* Learn the tables of NumPy's ziggurats from its own functions, which are used for the rare numbers as well.
@@ -46,7 +46,7 @@ void stream_advance(struct stream *stream, uint128 count);
    They take a `bitgen_t`, and are `random_standard_normal` and `random_standard_exponential`. */
 void stream_learn(double (*normal)(void *), double (*exponential)(void *));
 
-/* Fill memory with so many numbers: floats for `random_float`, `int64_t` for `integers`, else doubles.
+/* Fill memory with numbers: floats for `random_float`, `int64_t` for `integers`, else doubles.
 
    For `uniform` and `normal` numbers are `first + second * z`, for `exponential` `first * z`. */
 void stream_fill(struct stream *stream, enum stream_kind kind, enum stream_level level, void *out, size_t count,

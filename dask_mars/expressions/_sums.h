@@ -5,11 +5,10 @@
 
 #include <stddef.h>
 
-/* Rows of this many numbers, and of more NumPy's loop is as fast. */
+/* Maximum length of a row: for longer ones NumPy's loop is as fast. */
 #define LONGEST_SUMMED_ROW 1024
 
-/* Add the sum of each row, whose numbers lie one beside the other as the rows do, to a total; totals are so many bytes
- * apart. */
+/* Add the sum of each row to a total. Rows are contiguous; totals are `stride` bytes apart. */
 void add_row_sums(const double *rows, ptrdiff_t count, ptrdiff_t length, char *totals, ptrdiff_t stride);
 
 #endif

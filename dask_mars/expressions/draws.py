@@ -40,7 +40,7 @@ class Distribution(NamedTuple):
 
 
 class Draw:
-    """An array of random numbers that need not be made."""
+    """A lazy array of random numbers."""
 
     __slots__ = ("_distribution", "_stream_type", "_words", "dtype", "shape", "size")
 

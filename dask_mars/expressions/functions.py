@@ -25,7 +25,7 @@ from dask_mars.dask_api.arrays import (
 )
 from dask_mars.graph.callables import look_up
 
-#: What planning knows of an argument: its dtype, or the type of a Python number.
+#: Type of an argument for planning: its dtype, or the type of a Python number.
 ArgumentType = Any
 #: Called with the arguments and the array for the result.
 Call = Callable[..., Any]

@@ -18,7 +18,7 @@ from dask_mars.expressions import draws, native
 #: Maximum bytes of a row of random numbers, which stays in the cache.
 _MOST_ROW_BYTES = 1 << 18
 _FLOAT64 = np.dtype(np.float64)
-#: Columns in which all numbers of an array are arranged to be summed, and minimum columns worth the registers.
+#: Columns into which an array is arranged to be summed as a whole, and minimum columns for vector registers.
 _WIDTH, _LEAST_WIDTH = 512, 16
 
 

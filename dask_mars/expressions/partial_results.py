@@ -55,7 +55,7 @@ def without_unread(operand: Operand, reductions: bool) -> Operand:
     slots = list(range(before))
     for index, step in enumerate(operand.steps):
         if index in pairs:
-            # The step that reads its item calls it.
+            # Left out: the step that reads its only item calls the function instead.
             slots.append(-1)
             continue
         taken = step.slots
@@ -72,7 +72,7 @@ def without_unread(operand: Operand, reductions: bool) -> Operand:
 
 
 def _pairs(operand: Operand) -> frozenset[int]:
-    """Return the steps whose results are read through exactly one item."""
+    """Return the `qr` steps whose result is read only once, by `getitem`."""
     before = operand.input_count + operand.literal_count
     known = {place for place, function in enumerate(operand.functions) if any(function is qr for qr in _QR)}
     if not known:

@@ -52,7 +52,7 @@ class EvaluationPlan:
         outputs: tuple[int, ...],
         values: tuple[Any, ...],
     ) -> None:
-        #: How often the plan turned out to be unusable.
+        #: Number of failed evaluations by this plan.
         self.failures = 0
         self.count = program.input_count
         #: Slots that are returned.

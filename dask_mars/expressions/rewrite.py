@@ -118,7 +118,7 @@ def _block_steps(operand: Operand, reductions: bool) -> dict[int, Callable[..., 
         if histograms.is_histogram(function, step.slots, step.keywords):
             found[index] = histograms.block_histogram
         elif type(function) is MeanOfMoments:
-            # It usually reads only the shape.
+            # Usually such a step needs only the shape of the chunk.
             found[index] = function
     return found
 

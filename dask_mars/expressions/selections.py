@@ -22,8 +22,8 @@ from dask_mars.graph.callables import look_up
 from dask_mars.graph.chunks import Operand, Step
 
 _where: Callable[..., Any] = np.where
-#: Keyword names of Dask's function besides array and mask, and of reductions.
 _ITEMS = (operator.getitem, getitem)
+#: Functions that select, with the names of their arguments besides array and mask; and arguments of reductions.
 _SELECTS: dict[Any, tuple[str, ...]] = {
     **dict.fromkeys(_ITEMS, ()),
     _enforce_dtype: ("enforce_dtype", "enforce_dtype_function"),
@@ -57,7 +57,7 @@ class SelectedSum:
         count = int(np.count_nonzero(mask)) if self._is_known(values, mask, given, axis, keepdims) else 0
         if not count:
             return self._reduce(self._select(values, mask, **given), axis=axis, keepdims=keepdims)
-        # This zero leaves no trace, not even in a sum of negative zeros.
+        # Adding this zero changes no sum, not even one of negative zeros.
         zero = values.dtype.type(-0.0 if values.dtype.kind == "f" else 0)
         total = self._sum(mask.reshape(-1), values.reshape(-1), zero, 0, True)
         return self._finish([total], (count,), values.dtype, {"axis": axis, "keepdims": keepdims})

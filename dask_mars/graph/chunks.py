@@ -122,7 +122,7 @@ def _execute(plan: list[_PlannedStep], values: list[Any]) -> None:
 
 
 def _make_plan(operand: Operand, outputs: tuple[int, ...] = ()) -> list[_PlannedStep]:
-    """Resolve functions and find, for each step, the values that no later step uses and that are no output."""
+    """Resolve functions and find, for each step, the values that no later step uses and that are not outputs."""
     last_use: dict[int, int] = {}
     for index, step in enumerate(operand.steps):
         for slot in step.slots:
@@ -235,7 +235,7 @@ class ChunkGraph:
     declared: Mapping[str, Declared] = field(default_factory=dict)
     #: Declared bytes of chunks whose value is a tuple of several chunks' values.
     joined_bytes: dict[int, int] = field(default_factory=dict)
-    #: Surroundings for its tasks, if another process has set them.
+    #: Context of its tasks, if another process has set it.
     surroundings: Mapping[str, bytes] | None = None
 
     def __len__(self) -> int:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 SUBTASK_ID_BYTES = 12
 #: Represents the absence of a subtask. No id is equal to it.
 NO_SUBTASK = b"\xff" * SUBTASK_ID_BYTES
-#: Upper limit of task ids, so that the first four bytes of an id tell it from `NO_SUBTASK`.
+#: Upper limit of task ids, so that the first four bytes of an id differ from those of `NO_SUBTASK`.
 GRAPH_LIMIT = 2**32 - 1
 STAGE_LIMIT = 2**16
 NUMBER_LIMIT = 2**48

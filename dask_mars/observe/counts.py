@@ -58,7 +58,7 @@ class BlockStates(NamedTuple):
     """The blocks of a layer."""
 
     numblocks: list[int]
-    #: A letter for each block, the last dimension first: w waits, r runs, f finished, x failed, . is no task.
+    #: A letter for each block, the last dimension first: w waits, r runs, f finished, x failed, . is not a task.
     states: str
     truncated: bool
 

@@ -37,7 +37,7 @@ _COUNT_S = 0.001
 _MEMORY_S = 0.09
 #: Names of sums since a log was opened.
 _SUMS = ("chunks", "failed", "lost", "spills", "spilled_bytes")
-#: What the file says of workers, by event.
+#: Descriptions of events of workers.
 _WORKERS = {WorkerStarted: "worker started", WorkerLost: "worker lost", WorkerRetired: "worker retired"}
 
 

@@ -24,13 +24,13 @@ _MOST_LAYERS = 500
 _STEP = 10_000
 #: Number of sampled chunks that must confirm that each operand belongs to one layer.
 _SAMPLES = 500
-#: Layer of chunks that are no tasks.
+#: Layer of chunks that are not tasks.
 NO_LAYER = -1
 #: Returns the head of a key that is a tuple.
 _first: Callable[[Any], Any] = itemgetter(0)
-#: Stands for the head of chunks that are no tasks.
+#: Stands for the head of chunks that are not tasks.
 _DATA = object()
-#: Most blocks of a layer that are shown.
+#: Maximum number of blocks of a layer that are shown.
 MOST_BLOCKS = 100_000
 #: Number of chunks of each layer whose inputs are read: those of a layer are alike.
 _SAMPLED = 200

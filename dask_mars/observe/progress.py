@@ -35,7 +35,7 @@ class Progress(Callback, Listener):  # type: ignore[misc]
     Parameters
     ----------
     layers : int, optional
-        Most bars for one computation. The largest layers have their own, the others share one.
+        Maximum number of bars for one computation. The largest layers have their own, the others share one.
     console : rich.console.Console, optional
         Where to draw. Default: below the cell in a notebook, else rich's default console.
 

@@ -12,7 +12,7 @@ from dask_mars.observe.recording import Happening, LayerCosts, MemoryPoint, Reco
 from dask_mars.observe.timeline import Row, merged
 from dask_mars.scheduler.events import CLIENT
 
-#: Most rows of the timeline on a page.
+#: Maximum number of rows of the timeline on a page.
 _DRAWN_ROWS = 4_000
 
 

@@ -1,6 +1,6 @@
-"""The recording: who ran what when, what happened, and the memory meanwhile, from the events of engines.
+"""The recording: rows of computed chunks by worker and time, incidents, and memory in use, from engines' events.
 
-Engines' threads only append. Readers turn batches into rows; without any, engines' threads do so now and then.
+Engines' threads only append. Readers turn batches into rows; without readers, engines' threads do so periodically.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from dask_mars.scheduler.events import (
 )
 from dask_mars.tables import cut
 
-#: Most batches of one computation before they become rows, happenings, and points of memory.
+#: Maximum numbers for one computation: batches before they become rows, happenings, and points of memory.
 _MOST_BATCHES, _MOST_HAPPENINGS, _MOST_POINTS = 10_000, 1_000, 20_000
-#: Most rows of one computation while it runs and after it, and of all together.
+#: Maximum numbers of rows: of one computation while it runs and after it, and of all together.
 _MOST_ROWS, _KEPT_ROWS, _ALL_ROWS = 20_000, 5_000, 250_000
-#: Most chunks of ended computations that are not yet added up.
+#: Maximum number of chunks of ended computations that are not yet added up.
 _MOST_CHUNKS = 200_000
 #: Largest gap between chunks of a layer in one row, in seconds.
 _SAME_S = 1e-3

@@ -25,9 +25,9 @@ _COLOURS = (
     "#ff8ab7",
     "#38859c",
 )
-#: Most layers, and most happenings and computations with a row in a table.
+#: Maximum numbers of rows in tables: of layers, and of happenings and computations.
 _MOST_LAYERS, _MOST_ROWS = 30, 100
-#: Most points of a line.
+#: Maximum number of points of a line.
 _MOST_POINTS = 1_000
 #: Words for kinds of happenings.
 _WORDS = {"failure": "task failed", "death": "worker died"}

@@ -27,7 +27,7 @@ _BAR_WIDTH = 40
 
 
 def display_on(console: Console | None, layers: int) -> Display:
-    """Return the display for a console that is no notebook; None for rich's default console."""
+    """Return the display for a console that is not a notebook; None for rich's default console."""
     console = console or get_console()
     return TerminalDisplay(console, layers) if console.is_terminal else LinesDisplay(console)
 

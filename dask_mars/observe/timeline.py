@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from itertools import pairwise
 
-#: Most rows of tasks in one answer.
+#: Maximum number of rows of tasks in one answer.
 MOST_TASKS = 20_000
 
 #: Row of the worker, start, end, number of the layer, chunks.
@@ -16,7 +16,8 @@ Row = tuple[int, float, float, int, int]
 
 def merged(rows: Iterable[Row], most: int = MOST_TASKS) -> list[Row]:
     """Return rows sorted by worker and time, merging neighbours if there are too many."""
-    # Those with the smallest gap go first, within a layer before others; the layer that took longer names the row.
+    # Neighbours with the smallest gap are merged first, those of one layer before all others. A merged row has
+    # the layer that took most time.
     found = sorted(rows)
     for same_layer in (True, False):
         surplus = len(found) - most

@@ -162,7 +162,7 @@ class Compiler:
             self.extra[key] = DataNode(key, value)
             return program.input(key)
         if type(value) in _MAY_HOLD:
-            # Containers are no literal type: the next one may hold a persisted chunk.
+            # Containers do not count as literals: the next one may hold a persisted chunk.
             return self._emit_container(program, value) if holds_persisted(value) else program.literal(value)
         if not callable(value):
             if not issubclass(type(value), np.ndarray):
@@ -358,7 +358,7 @@ class Compiler:
                 if argument in self._known_keys:
                     return program.input(argument)
             except TypeError:
-                # Unhashable values, such as slices and lists, are no part of any key.
+                # Unhashable values, such as slices and lists, cannot be parts of a key.
                 pass
             return program.literal(argument) if all(map(self._is_literal, argument)) else None
         if kind is list:

@@ -182,7 +182,7 @@ def convert(
     converter = make()
     graph = converter.convert(wanted)
     # An array with empty chunks has more blocks than its layer. Dask makes them on request, also in tasks whose
-    # tuple may be no key.
+    # tuple may not be a key.
     if asked_for := converter.beyond():
         return make(asked_for=asked_for).convert(wanted)
     return graph

@@ -19,7 +19,7 @@ from dask_mars.optimize.read_sizes import with_reads
 
 #: Returns the chunks of a graph that have to stay as they are.
 SelectUnmergeable = Callable[[ChunkGraph], Collection[int]]
-#: Returns the tasks of Dask's to run, given those of a graph.
+#: Returns the Dask tasks to run, given those of a graph.
 TransformTasks = Callable[[Mapping[Key, Any]], Mapping[Key, Any]]
 
 
@@ -34,7 +34,7 @@ class PrepareOptions(NamedTuple):
     select_unmergeable: SelectUnmergeable | None = None
     #: Leave shuffles through files as Dask makes them. Otherwise they go through the store.
     keep_file_shuffles: bool = False
-    #: Called now and then; it raises `Cancelled` if the graph is cancelled.
+    #: Called periodically; it raises `Cancelled` if the graph is cancelled.
     checkpoint: Callable[[], None] = lambda: None
     #: Called after each pass with its name, and the number of chunks before and after it.
     on_pass: OnPass = lambda name, before, after: None

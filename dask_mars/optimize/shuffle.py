@@ -137,7 +137,7 @@ def _is_plain(function: Any) -> bool:
 
 
 def _input_key(program: Program, codes: tuple[int, ...], place: int) -> Key | None:
-    """Return the key of an argument, None if it is no input."""
+    """Return the key of an argument, None if it is not an input."""
     if place >= len(codes):
         return None
     code = codes[place]

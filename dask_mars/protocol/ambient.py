@@ -1,6 +1,6 @@
 """The settings of a process that tasks read: one row each, of Python, Dask and the libraries that tasks call.
 
-This module knows where each is stored, even privately, and how to set it. `context` decides when.
+This module knows where each is stored, in private attributes too, and how to set it. `context` decides when.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Identity of functions and classes that travel by value, and what cloudpickle leaves out of classes.
+"""Identity of functions and classes that travel by value, and the parts of classes that cloudpickle leaves out.
 
 A class that returns to its process becomes the original, unchanged by the copy: methods of a copy refer to copies
 of the global variables. Workers have those of ``__main__`` in their own, by name.
@@ -25,9 +25,9 @@ class Identity(NamedTuple):
 
 #: Identities of classes, and of functions in ``__main__``, that this process has sent or received.
 _identities: weakref.WeakKeyDictionary[Any, Identity] = weakref.WeakKeyDictionary()
-#: By token: what was defined in this process, and classes that it has received. Functions are received anew.
+#: Definitions of this process and received classes, by token. Functions are not reused.
 _known: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-#: What was received, rather than defined in this process.
+#: Classes and functions that were received, not defined in this process.
 _received: weakref.WeakSet[Any] = weakref.WeakSet()
 #: Attributes of members of enumerations that Python sets itself.
 _MEMBER_NAMES = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
@@ -69,7 +69,7 @@ def _again(identity: Identity, make: Callable[..., Any], arguments: tuple[Any, .
 
 
 def _complete(value: Any, state: tuple[Callable[[Any, Any], Any], Any]) -> None:
-    """Set the state of what was made; the received state may be older than that of the original."""
+    """Set the state of a rebuilt function or class; the received state may be older than the original's."""
     name = _identities[value].name
     if value not in _received or main_module.shown(name) is value:
         return

@@ -1,7 +1,7 @@
-"""Operands and chunks on their way from the engine to a worker, in few bytes and few objects.
+"""Packs operands and chunks for messages from the engine to a worker, in few bytes and few objects.
 
-A worker gets an operand once for each graph: its program as plain tuples, its functions as op ids. Chunks travel
-in columns: a column of numbers is one object to pickle, records would be one object per chunk.
+A worker gets an operand once for each graph: its program as plain tuples, its functions as ids. Chunks travel in
+columns: a column of numbers is one object to pickle, records would be one object per chunk.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 from dask_mars.graph.chunks import Operand, Step
 from dask_mars.graph.functions import FunctionRegistry
 
-#: Name, op ids (None for functions that travel by value), steps, number of inputs and of literals, and the packed
-#: functions that travel by value.
+#: Name, function ids (None for functions that travel by value), steps, number of inputs and of literals, and the
+#: packed functions that travel by value.
 PackedOperand = tuple[
     str, tuple[int | None, ...], list[tuple[int, tuple[int, ...], tuple[str, ...]]], int, int, Any
 ]
@@ -46,7 +46,7 @@ def pack_operand(
 
 
 def function_ids_of(packed: PackedOperand) -> list[int]:
-    """Return the op ids of a packed operand's functions."""
+    """Return the function ids of a packed operand."""
     _, function_ids, *_ = packed
     return [function_id for function_id in function_ids if function_id is not None]
 

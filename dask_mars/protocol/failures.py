@@ -1,4 +1,4 @@
-"""Exceptions on their way from a worker to the user, whatever they are made of."""
+"""Sends exceptions from a worker to the user, also those that cannot be pickled."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def pack_error(error: BaseException) -> FailureRecord:
         if type(kind.__init__) is WrapperDescriptorType and kind.__reduce__ is BaseException.__reduce__:
             copyreg.pickle(kind, _reduce_as_called)
     for kind in _kinds_behind(error):
-        # Constructors written in C fill the members of their classes, except names, which are no arguments.
+        # Constructors written in C fill the members of their classes, except names, which are not arguments.
         is_filled = type(kind.__init__) is WrapperDescriptorType and not issubclass(
             kind, (AttributeError, NameError)
         )

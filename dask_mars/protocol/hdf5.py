@@ -1,4 +1,4 @@
-"""Pickles datasets of HDF5 files that are open for reading as their place in the file."""
+"""Pickles datasets of HDF5 files that are open read-only: by file and name, without data."""
 
 from __future__ import annotations
 

@@ -58,9 +58,9 @@ class Start:
 class Run(NamedTuple):
     """Compute chunks."""
 
-    # The message has references of inputs, and operands and paths of op ids that are new to the worker. `restores`
-    # names spilled inputs to put back into the store; `borrowed` names the user's arrays that a thread reads as
-    # they are. With `timed` the worker reports the steps of each operand.
+    # The message has references of inputs, and operands and paths of functions that are new to the worker.
+    # `restores` names spilled inputs to put back into the store; `borrowed` names the user's arrays that a thread
+    # reads as they are. With `timed` the worker reports the steps of each operand.
 
     graph: int
     context: int
@@ -130,7 +130,7 @@ class Loaded(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """The worker is up."""
+    """The worker has started, and can compute."""
 
     pid: int
 

@@ -219,15 +219,15 @@ _NUMPY_NUMBERS = frozenset(
 )
 #: Dtypes of plain numbers in native byte order.
 _PLAIN_DTYPES = frozenset(np.dtype(code) for code in "?" + np.typecodes["AllInteger"] + np.typecodes["AllFloat"])
-#: Most items and depth of a container to check, beyond which a check takes longer than it saves; and the
-#: approximate size of a pickled number, in bytes.
+#: Maximum number of items and depth of a container to check, beyond which a check takes longer than it saves; and
+#: the approximate size of a pickled number, in bytes.
 _MOST_ITEMS, _DEPTH, _NUMBER_BYTES = 64, 5, 16
 
 
 def plain_bytes(value: Any, arrays: bool = True, depth: int = _DEPTH) -> int | None:
     """Return the approximate pickle size of a plain value."""
-    # Plain are numbers, text, NumPy's numbers, seeds and classes, and arrays of numbers that are writable or
-    # broadcast, in containers that are few, small and at most `depth` deep. None for other values.
+    # Plain values are numbers, text, NumPy's numbers, seeds and classes, arrays of numbers that are writable or
+    # broadcast, and small containers of these, at most `depth` deep. None for other values.
     kind = type(value)
     if kind in _NUMBERS:
         return _NUMBER_BYTES

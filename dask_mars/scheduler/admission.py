@@ -1,4 +1,4 @@
-"""Admission: what has room to start, and what goes to disk to make room.
+"""Admits chunks to the store's memory, and spills objects to make room for them.
 
 A part of the state machine, and pure.
 """
@@ -33,7 +33,7 @@ class OperandCost(NamedTuple):
 
 
 class Demand(NamedTuple):
-    """The bytes that a chunk needs to start; `is_first` if no chunk of its operand has told yet how many."""
+    """The bytes that a chunk needs to start; `is_first` if no chunk of its operand was measured yet."""
 
     required_bytes: int
     is_first: bool

@@ -13,7 +13,7 @@ def depths(plan: GraphPlan) -> tuple[list[int], list[int]]:
     """Return each chunk's depth, and the depth of its deepest direct or indirect dependent, -1 without any."""
     depth = depths_of(plan.inputs)
     demand = [-1] * len(plan.inputs)
-    # Dependents have greater ids, so a chunk's own demand is known when it is passed on.
+    # Dependents have greater ids, so a chunk's entry is final before its inputs inherit it.
     for chunk in range(len(plan.inputs) - 1, -1, -1):
         deepest = max(depth[chunk], demand[chunk])
         for source in plan.inputs[chunk]:

@@ -62,7 +62,7 @@ class _Assignment:
         self._take_last = traversal == "depth-first"
         self._replica_bytes = progress.replica_bytes
         self._dispatched = {chunk: worker for chunk, worker in progress.dispatched.items() if worker in slots}
-        #: Chunks that searches do not enter: visited ones, fixed ones and those not computed. Data are no links:
+        #: Chunks that searches do not enter: visited ones, fixed ones and those not computed. Data are not links:
         #: widely read data would connect everything.
         self._closed = bytearray(operand < 0 for operand in plan.operand_of)
         for chunk in progress.finished:
@@ -200,7 +200,7 @@ def _holder(replica_bytes: Mapping[int, Mapping[int, int]], inputs: Iterable[int
 
 def shares(count: int, slots: Mapping[int, int], loads: Mapping[int, int]) -> dict[int, int]:
     """Divide `count` chunks so that total loads are as close to the proportion of slots as possible."""
-    # As water fills vessels: workers with the most load per slot get nothing while others have less.
+    # Water filling: workers with the most load per slot get nothing while others have less.
     order = sorted(slots, key=lambda worker: (loads[worker] / slots[worker], worker))
     chosen: list[int] = []
     total, capacity = count, 0

@@ -35,7 +35,7 @@ class ClientShare:
         self.bytes: dict[int, int] = {}
 
     def learn(self, durations_s: Iterable[float]) -> None:
-        """Update the mean duration of chunks, which tells nothing about workers."""
+        """Update the mean duration of chunks, which is independent of workers."""
         for duration_s in durations_s:
             self.mean_s = moved_mean(self.mean_s, duration_s)
 

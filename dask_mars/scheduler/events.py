@@ -87,8 +87,8 @@ class ChunksFinished:
     fresh: Mapping[int, int] = field(default_factory=dict)
     #: Bytes of shared memory that operands took while they ran, where these have grown.
     peaks: Mapping[int, int] = field(default_factory=dict)
-    #: When each chunk began, had loaded its inputs and had computed its value, on the clock of
-    #: `time.perf_counter`; empty unless a listener asks for it.
+    #: Times of each chunk's start, loaded inputs and computed value, by `time.perf_counter`; empty unless a
+    #: listener asks for them.
     steps_s: Sequence[tuple[float, float, float]] = ()
     #: Chunks that are read in parts, also from disk, and never put back into memory.
     map_outputs: Sequence[int] = ()

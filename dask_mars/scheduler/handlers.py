@@ -1,4 +1,4 @@
-"""Applies events: to the states of chunks, to the ledger of objects, and to what workers have.
+"""Applies events to the states of chunks, the ledger of objects, and the queues of workers.
 
 A part of the state machine, and pure. The dispatcher's decisions follow when an event has been applied.
 """
@@ -80,7 +80,7 @@ class Handlers:
         self._disk_due_s = math.inf
 
     def apply(self, event: Event, now_s: float) -> None:
-        """Apply one event, and what has become due."""
+        """Apply one event, and the timers that are due."""
         self._now_s = self._workforce.now_s = now_s
         _HANDLERS[type(event)](self, event)
         while self.delayed and self.delayed[0][0] <= now_s:

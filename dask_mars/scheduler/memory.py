@@ -1,7 +1,7 @@
 """Accounts for the store's memory: stored, reserved, being spilled.
 
 Pure bookkeeping, and a part of the state machine. An operand starts when the bytes of its result and of its inputs
-on disk are free or can be made free. Results that are needed last are spilled first, since the schedule tells when
+on disk are free or can be made free. Results that are needed last are spilled first, since the schedule shows when
 each is needed again.
 """
 

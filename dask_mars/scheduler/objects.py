@@ -148,7 +148,7 @@ class Objects:
             reader.on_disk[chunk] = found.size_bytes
 
     def remove_reader(self, reader: Reader, chunk: int) -> None:
-        """Record that a graph reads a chunk no more; the chunk need not be an object."""
+        """Record that a graph no longer reads a chunk; the chunk need not be an object."""
         found = reader.objects.pop(chunk, None)
         if found is not None:
             reader.on_disk.pop(chunk, None)
@@ -156,7 +156,7 @@ class Objects:
             self._forget_unused(found)
 
     def forget_reader(self, reader: Reader) -> None:
-        """Record that a graph reads nothing any more."""
+        """Record that a graph no longer reads anything."""
         for chunk in list(reader.objects):
             self.remove_reader(reader, chunk)
 

@@ -25,7 +25,7 @@ class Parameters:
     #: Silence after which a worker gets no new work and, if another is idle, its queue is recalled (exponential
     #: back-off).
     silence_s: float = 0.02
-    #: How often a worker may die on the same chunk before the chunk is FATAL; see `allowed_losses`.
+    #: Number of worker deaths at one chunk before the chunk is FATAL; see `allowed_losses`.
     allowed_worker_losses: int = 3
     #: Delay before the first retry, doubled for each further one up to the limit.
     retry_delay_s: float = 0.1
@@ -36,7 +36,7 @@ class Parameters:
     store_limit: int | None = None
     #: Bytes that the store may hold if nothing else helps.
     memory_limit: int = 0
-    #: Bytes that a result may take, None if that is no less than the memory limit.
+    #: Bytes that a result may take, None if that is at least the memory limit.
     result_limit: int | None = None
     #: Growth of a worker's memory that needs no grant and is counted nowhere else; None without quotas.
     quota_slack_bytes: int | None = None

@@ -26,7 +26,7 @@ class State(IntEnum):
     CANCELLED = 7
 
 
-#: ``MOVES[state]`` holds the states that may follow it. Every other move is a bug of ours.
+#: ``MOVES[state]`` holds the states that may follow it. Every other move is a bug of dask_mars.
 MOVES: dict[State, frozenset[State]] = {
     State.UNSCHEDULED: frozenset({State.READY, State.RUNNING, State.FATAL, State.CANCELLED}),
     State.READY: frozenset({State.RUNNING, State.FATAL, State.CANCELLED}),

@@ -1,7 +1,7 @@
 """Drives the state machine through one graph in virtual time.
 
 All decisions are the machine's own, so what is derived from them stays true when policies change. A driver derives
-from `VirtualRun`, and says how long chunks take and what they leave in the store.
+from `VirtualRun`, and gives the duration of each chunk and the bytes that it leaves in the store.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class VirtualRun:
         return bool(self._running)
 
     def step(self) -> bool:
-        """Let the next thing happen; return whether there is one."""
+        """Advance to the next write, end of a chunk or due time; return whether there is one."""
         due_s = None if self._spills or self._running else self.machine.next_due_s()
         if self._spills:
             # Writing is quick compared with computing, and one thread does it.

@@ -98,7 +98,7 @@ class Workforce:
             self.place(self.by_id[id])
 
     def place(self, worker: Worker) -> None:
-        """Find a worker's place anew."""
+        """Update a worker's place in the order of dispatch."""
         count = len(worker.dispatched)
         place: Place | None = None
         if not count:

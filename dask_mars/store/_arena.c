@@ -261,14 +261,14 @@ static PyMethodDef heap_methods[] = {
     {"allocate", method_allocate, METH_O,
      "Return the offset of a new block for the store, or None where no free block is large enough."},
     {"free", method_free, METH_O,
-     "Take back what the store has of a block. Raises KeyError if the store has none at the offset."},
+     "Release the store's hold on a block. Raises KeyError if the store has none at the offset."},
     {"array_block", method_array_block, METH_O,
-     "Return offset and size of the block that an address lies in and that an array owns, or None."},
+     "Return offset and size of the array's block that contains an address, or None."},
     {"seal", method_seal, METH_O,
      "Make the store a holder of a block that an array owns. Raises KeyError if it cannot be, or is already."},
     {"trim", method_trim, METH_NOARGS, "Give the pages of all free blocks back to the system."},
-    {"close", method_close, METH_NOARGS, "Give out nothing more; blocks in use stay."},
-    {"mark", method_mark, METH_NOARGS, "Start to watch how much is in use."},
+    {"close", method_close, METH_NOARGS, "Allocate no more blocks; blocks in use stay."},
+    {"mark", method_mark, METH_NOARGS, "Start to measure the peak of the bytes in use."},
     {"free_ranges", method_free_ranges, METH_NOARGS,
      "Return offset and size of every free block, in order of their offsets."},
     {NULL, NULL, 0, NULL},
@@ -277,9 +277,9 @@ static PyMethodDef heap_methods[] = {
 static PyGetSetDef heap_attributes[] = {
     {"used", get_used, NULL, "Size in bytes of each block in use, by its offset.", NULL},
     {"used_bytes", get_used_bytes, NULL, "Bytes of all blocks in use.", NULL},
-    {"peak_bytes", get_peak_bytes, NULL, "By how many bytes what is in use has grown at most since the mark.", NULL},
+    {"peak_bytes", get_peak_bytes, NULL, "Largest growth of the bytes in use since the mark.", NULL},
     {"capacity_bytes", get_capacity_bytes, NULL, "Bytes of all blocks, free or not.", NULL},
-    {"largest_free_bytes", get_largest_free_bytes, NULL, "Size of the largest block that could be had now.", NULL},
+    {"largest_free_bytes", get_largest_free_bytes, NULL, "Size of the largest block that can be allocated now.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -399,17 +399,17 @@ static PyObject *get_refusal(PyObject *self, void *Py_UNUSED(closure))
 
 static PyMethodDef quota_methods[] = {
     {"begin", method_begin, METH_NOARGS, "Count growth from now on: an operand begins."},
-    {"publish", method_publish, METH_NOARGS, "Tell the engine what arrays have that the store does not count."},
-    {"admit", method_admit, METH_O, "Return whether so many bytes may be taken, after the engine's answer if need be."},
-    {"excuse", method_excuse, METH_O, "Count so many bytes of the growth no more."},
+    {"publish", method_publish, METH_NOARGS, "Report to the engine the bytes that arrays own and the store does not count."},
+    {"admit", method_admit, METH_O, "Return whether a number of bytes may be taken, after the engine's answer if necessary."},
+    {"excuse", method_excuse, METH_O, "Subtract a number of bytes from the growth."},
     {"raise_exceeded", method_raise_exceeded, METH_NOARGS,
      "Return, once, whether small objects have taken memory that was refused."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef quota_attributes[] = {
-    {"growth_bytes", get_growth, NULL, "By how much memory has grown since the operand began.", NULL},
-    {"refusal", get_refusal, NULL, "Why growth was refused since then, 0 if it was not, and to how many bytes.", NULL},
+    {"growth_bytes", get_growth, NULL, "Growth of memory since the operand began.", NULL},
+    {"refusal", get_refusal, NULL, "Reason of a refusal since then, 0 for none, and the growth that was refused, in bytes.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -418,7 +418,7 @@ static PyType_Slot quota_slots[] = {
     {Py_tp_dealloc, quota_dealloc},
     {Py_tp_methods, quota_methods},
     {Py_tp_getset, quota_attributes},
-    {Py_tp_doc, "How much memory a worker's arrays may take."},
+    {Py_tp_doc, "The memory that a worker's arrays and objects may take."},
     {0, NULL},
 };
 
@@ -433,11 +433,11 @@ static PyTypeObject *quota_type;
 
 /* -- NumPy's allocator ------------------------------------------------------------------------------------------*/
 
-/* Feature version of NumPy 2.5, from which on its own functions take memory from Python. */
+/* Feature version of NumPy 2.5, whose default allocator takes memory from Python. */
 #define NUMPY_ASKS_PYTHON 0x16
 
-/* For all that the heap does not take: NumPy's own functions where they take it from the C library, else that itself.
- * Python may count such blocks as well, or have them from an allocator whose blocks the C library cannot measure. */
+/* Allocator for blocks outside the heap: NumPy's default if that uses the C library, else the C library. Python would
+ * count such blocks too, or take them from an allocator whose blocks the C library cannot measure. */
 static PyDataMemAllocator plain;
 
 static void *library_malloc(void *Py_UNUSED(context), size_t size)
@@ -490,7 +490,7 @@ static int admitted(Hook *hook, size_t size)
     return !hook->quota || quota_admit(hook->quota, size);
 }
 
-/* Note private memory that an array has got, if it is large. How large it is may differ from what was asked for. */
+/* Count a large private block of an array, by its real size, which may exceed the requested one. */
 static void *noted(Hook *hook, void *address)
 {
     size_t size = hook->quota && address ? malloc_usable_size(address) : 0;
@@ -535,7 +535,7 @@ static void *hook_realloc(void *context, void *address, size_t size)
 {
     Hook *hook = context;
     size_t old_size;
-    /* What is private stays there. */
+    /* Private blocks stay private. */
     if (!heap_owns(hook->heap, address)) {
         size_t before = hook->quota && address ? malloc_usable_size(address) : 0;
         if (size >= hook->threshold && size > before && !admitted(hook, size - before))
@@ -545,7 +545,7 @@ static void *hook_realloc(void *context, void *address, size_t size)
         noted(hook, grown ? grown : address);
         return grown;
     }
-    /* Where it cannot grow in place both blocks are there for a moment. */
+    /* If the block cannot grow in place, both blocks exist for a moment. */
     struct heap_range block;
     if (heap_array_block(hook->heap, address, &block) && size > block.size && !admitted(hook, size - block.size))
         return NULL;
@@ -634,7 +634,7 @@ static PyObject *uninstall(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(igno
     return set_handler(PyDataMem_DefaultHandler);
 }
 
-/* Objects ask it until the very end of the process. */
+/* The quota of Python's objects, needed until the very end of the process. */
 static PyObject *objects_quota;
 
 static PyObject *limit_objects(PyObject *Py_UNUSED(module), PyObject *arguments)
@@ -662,20 +662,20 @@ static PyObject *can_limit_objects(PyObject *Py_UNUSED(module), PyObject *Py_UNU
 
 static PyMethodDef functions[] = {
     {"can_limit_objects", can_limit_objects, METH_NOARGS,
-     "Return whether Python's objects can ask a quota, which depends on Python's allocator."},
+     "Return whether Python's objects can have a quota, which depends on Python's allocator."},
     {"install", (PyCFunction)(void (*)(void))install, METH_VARARGS | METH_KEYWORDS,
-     "Have arrays of at least a size, made in this context, take their memory from a heap as long as it has room."},
+     "Take memory for arrays of at least a size in this context from a heap, as long as it has room."},
     {"limit_objects", limit_objects, METH_VARARGS,
-     "Have Python's objects ask a quota for large blocks, and return whether they can; a signal tells of small ones that "
-     "it refuses. None: no more."},
-    {"uninstall", uninstall, METH_NOARGS, "Have arrays made in this context take NumPy's own memory again."},
+     "Make Python's objects request large blocks from a quota, and return whether they can; a signal reports refused "
+     "small ones. None removes the quota."},
+    {"uninstall", uninstall, METH_NOARGS, "Restore NumPy's own allocator in this context."},
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "_arena",
-    .m_doc = "Arrays that are born in shared memory.",
+    .m_doc = "Arrays that are created in shared memory.",
     .m_size = -1,
     .m_methods = functions,
 };

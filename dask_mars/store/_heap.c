@@ -83,7 +83,7 @@ static size_t set_from(const struct set *set, size_t number)
             return number;
         }
         number /= 64;
-        /* Its own word has been looked at. */
+        /* The number's own word has been searched. */
         mask = number % 64 == 63 ? 0 : ~(uint64_t)0 << (number % 64 + 1);
     }
     return HEAP_NONE;
@@ -109,10 +109,10 @@ static size_t set_up_to(const struct set *set, size_t number)
 
 /* -- blocks -----------------------------------------------------------------------------------------------------*/
 
-/* Smaller blocks are not worth a system call each. */
+/* Minimum size of blocks whose pages are returned at once, in pages: each costs a system call. */
 #define EAGER_PAGES 64
 
-/* What is known of the block that starts at a page. Blocks, free or not, cover the arena without gaps. */
+/* The block that starts at a page. Blocks, free or not, cover the arena without gaps. */
 struct block {
     uint32_t pages;
     /* Neighbours in the list of free blocks of the same size, newest first; page numbers plus one, 0 for none. */
@@ -131,12 +131,12 @@ struct heap {
     size_t pages;
     size_t used_pages;
     size_t sealed_pages;
-    /* Most pages in use since the mark was set, and those in use then. */
+    /* Maximum number of pages in use since the mark was set, and the number at that time. */
     size_t peak_pages;
     size_t marked_pages;
     /* Pages from here on have not been written to since the system gave them, whatever their block says. */
     size_t fresh_page;
-    /* Whether free pages are wanted elsewhere; NULL for never. */
+    /* Whether memory is short, so that free pages go back to the system at once; NULL for never. */
     const volatile uint32_t *eager;
     struct block *blocks;
     /* The newest free block of each number of pages: its first page plus one. */
@@ -147,7 +147,7 @@ struct heap {
     size_t tables_bytes;
     /* In a process forked from the arena's own: everything belongs to the parent. */
     int abandoned;
-    /* Its memory is another process's from now on, but for the blocks in use. */
+    /* Its memory belongs to another process from now on, except for the blocks in use. */
     int closed;
     /* Copies of the born blocks, one after the other, from before a fork until it is done. */
     char *rescued;
@@ -239,7 +239,7 @@ static size_t take(struct heap *heap, size_t size, enum heap_holder holder, size
     return start;
 }
 
-/* Make pages free that belong to no block's holder any more, together with their free neighbours. */
+/* Free pages that have no holder any more, and join them with their free neighbours. */
 static void give(struct heap *heap, size_t start, size_t pages)
 {
     size_t after = start + pages;
@@ -410,12 +410,12 @@ struct heap *heap_create(void *memory, size_t capacity, const struct heap_range 
         return NULL;
     heap->memory = memory;
     heap->pages = capacity / HEAP_PAGE_BYTES;
-    /* What an earlier process has left there is not known. */
+    /* An earlier process may have written to any page. */
     heap->fresh_page = heap->pages;
     size_t sizes = heap->pages + 1;
     size_t words = set_words(sizes);
     heap->tables_bytes = 2 * words * sizeof(uint64_t) + heap->pages * sizeof(struct block) + sizes * sizeof(uint32_t);
-    /* Most of it is never touched: only pages where blocks start, and sizes that free blocks have. */
+    /* Only entries of pages where blocks start, and of sizes of free blocks, are ever touched. */
     heap->tables = mmap(NULL, heap->tables_bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (heap->tables == MAP_FAILED) {
@@ -644,7 +644,7 @@ static int resize(struct heap *heap, size_t start, size_t size)
 {
     struct block *block = &heap->blocks[start];
     size_t pages = pages_for(size), before = block->pages;
-    /* What is sealed keeps the size that others know. */
+    /* Other processes know the size of a sealed block. */
     if (block->holders != HEAP_BORN || pages > heap->pages || (heap->closed && pages > before))
         return 0;
     if (pages > before) {

@@ -1,7 +1,7 @@
 /* Blocks of one process's arena: who holds them, and which of them are free.
  *
  * The bookkeeping lies in private memory, so that nothing that another process does can damage it. It knows nothing
- * of Python. Every function may be called from any thread, with or without the interpreter's lock: none waits for
+ * of Python. Every function may be called from any thread, with or without the GIL: none waits for
  * anything while it holds the heap's own lock.
  *
  * A block has up to two holders. It is *born* while an array of this process owns it, and *sealed* while the store
@@ -41,11 +41,11 @@ int heap_release(struct heap *heap, size_t offset, enum heap_holder holder);
 /* Add the store to the holders of the born block that starts at an offset; 0 if it is not born, or sealed already. */
 int heap_seal(struct heap *heap, size_t offset);
 
-/* What arrays call, with addresses. */
+/* NumPy's allocator functions, which take addresses. */
 int heap_owns(const struct heap *heap, const void *address);
 void *heap_malloc(struct heap *heap, size_t size);
 void *heap_calloc(struct heap *heap, size_t size);
-/* Return NULL where no free block is large enough: the old block, whose size was `old_size`, stays then. */
+/* Return NULL if no free block is large enough; then the old block stays, and its size is in `old_size`. */
 void *heap_realloc(struct heap *heap, void *address, size_t size, size_t *old_size);
 void heap_free(struct heap *heap, void *address);
 
@@ -55,7 +55,7 @@ int heap_array_block(struct heap *heap, const void *address, struct heap_range *
 /* Give the pages of all free blocks back to the system, where it takes them back. They are zeros afterwards. */
 void heap_trim(struct heap *heap);
 
-/* Give out nothing more; blocks in use stay. */
+/* Allocate no more blocks; blocks in use stay. */
 void heap_close(struct heap *heap);
 
 /* While a flag is set, give the pages of large blocks back as soon as they are free. */
@@ -63,7 +63,7 @@ void heap_watch(struct heap *heap, const volatile uint32_t *eager);
 
 size_t heap_capacity(const struct heap *heap);
 size_t heap_used_bytes(struct heap *heap);
-/* Those that arrays own and the store does not. */
+/* Return the bytes of blocks that arrays own and the store does not. */
 size_t heap_born_bytes(struct heap *heap);
 
 /* Start to measure the bytes in use, and return their largest growth since then. */

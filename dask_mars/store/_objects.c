@@ -5,7 +5,7 @@
 
 #ifdef Py_GIL_DISABLED
 
-/* Objects come from mimalloc, which asks neither of the allocators that can be replaced. */
+/* Objects come from mimalloc, which uses neither of the replaceable allocators. */
 int objects_can_be_limited(void)
 {
     return 0;
@@ -25,21 +25,21 @@ int objects_limit(struct quota *Py_UNUSED(quota), int Py_UNUSED(signal_number))
 #define malloc_usable_size malloc_size
 #endif
 
-/* Blocks that may have become larger than what was asked for, by less than a half, are looked at. */
+/* Minimum size of blocks that count; and of requests whose block may be that large, so that it is measured. */
 #define LARGE_BYTES ((size_t)1 << 20)
 #define PERHAPS_LARGE_BYTES (LARGE_BYTES / 2)
-/* So much is asked for at once: who has taken little will take more. */
+/* Bytes to request ahead: a task that takes a little will take more. */
 #define AHEAD_BYTES ((size_t)8 << 20)
 
-/* Blocks of this size and more are mapped where they can be: they grow without being copied, and leave when they are
- * freed, which is what the C library does by itself unless it is told to keep memory. */
+/* Blocks of this size and more are mapped where possible: they grow without a copy, and are unmapped when they are
+ * freed. The C library does the same unless it is configured to keep memory. */
 #define MAPPED_BYTES ((size_t)8 << 20)
 
-/* While others want memory, so much is freed before the C library is made to give back what it keeps of it. */
+/* Bytes to free, while memory is short, between two calls that return the C library's free memory. */
 #define TRIM_BYTES ((size_t)32 << 20)
 
-/* So much more small objects get once they were refused: time for the task to be interrupted where Python code runs. A
- * single call, such as `list(range(n))`, cannot be, and is refused a small block then, as if memory had run out. */
+/* Bytes that small objects may take after a refusal, before the task is interrupted in its Python code. A single call,
+ * such as `list(range(n))`, cannot be interrupted, and then fails to get a small block, as if memory had run out. */
 #define PAST_REFUSAL_BYTES ((size_t)4 << 20)
 
 static PyMemAllocatorEx plain;
@@ -52,7 +52,7 @@ static int refused_signal;
 static unsigned long task_thread;
 /* An arena was just refused: Python asks for the small block itself next, in the same thread. */
 static _Thread_local int is_block_refused;
-/* From which size on the C library maps blocks otherwise; 0 where it is left to it. */
+/* Size from which on the C library maps blocks by configuration; 0 for its own choice. */
 static int kept_threshold;
 static size_t freed_since_trim;
 
@@ -63,19 +63,19 @@ static void map_from(int size)
 #endif
 }
 
-/* Return the size of a block that counts, else 0. */
+/* Return the size of a block if it is large enough to count, else 0. */
 static size_t counted(void *address)
 {
     size_t size = address ? malloc_usable_size(address) : 0;
     return size >= LARGE_BYTES ? size : 0;
 }
 
-/* Return whether so many bytes more may be taken. Where there is room for more than that it is asked for at once. */
+/* Return whether `size` more bytes may be taken; small requests are rounded up if there is room. */
 static int admitted(struct quota *quota, size_t size)
 {
     if (!quota || quota_has_room(quota, size) || (size < AHEAD_BYTES && quota_admit(quota, AHEAD_BYTES)))
         return 1;
-    /* A result that is there has to go somewhere, be it to disk, and may need memory on its way. */
+    /* A computed result has to be stored, perhaps on disk, which may need memory. */
     int is_admitted = quota_admit(quota, size) || quota_is_sealing(quota);
     if (is_admitted)
         quota_forget_refusal(quota);
@@ -88,7 +88,7 @@ static void note(struct quota *quota, size_t taken, size_t freed)
         quota_note_private(quota, taken, freed);
 }
 
-/* Ask for what a block of a size takes more than is there. Return 0 where it is refused. */
+/* Request `more` bytes for a block of a size. Return 0 if they are refused. */
 static int begin_block(size_t size, size_t more)
 {
     if (size >= LARGE_BYTES && !admitted(asked, more))
@@ -98,7 +98,7 @@ static int begin_block(size_t size, size_t more)
     return 1;
 }
 
-/* Note a block, in the place of one of which so many bytes counted. */
+/* Count a block that replaces one of which `before` bytes were counted. */
 static void *end_block(size_t size, void *address, size_t before)
 {
     if (size >= MAPPED_BYTES && kept_threshold)
@@ -108,7 +108,7 @@ static void *end_block(size_t size, void *address, size_t before)
     return address;
 }
 
-/* Return whether the small block that is asked for had no room in an arena, and is not to be had elsewhere. */
+/* Return whether an arena was refused for the requested small block, so that the block must fail too. */
 static int take_block_refused(void)
 {
     int is_refused = is_block_refused;
@@ -156,13 +156,13 @@ static void objects_free(void *Py_UNUSED(context), void *address)
     }
 }
 
-/* See to it that small objects of a task do not take more than they may. Return whether they get another arena. */
+/* Hold small objects of a task to the quota. Return whether they get another arena. */
 static int arena_admitted(struct quota *quota, size_t size)
 {
     if (quota_may_grow(quota, size) && admitted(quota, size))
         return 1;
     if (quota_exceed(quota))
-        /* Its handler raises in the task. Nothing happens where there is none. */
+        /* The signal's handler raises in the task; without a handler nothing happens. */
         PyErr_SetInterruptEx(refused_signal);
     else if (PyThread_get_thread_ident() == task_thread && quota_raise_past(quota, PAST_REFUSAL_BYTES))
         return 0;
@@ -192,7 +192,7 @@ int objects_can_be_limited(void)
 {
     if (!is_installed)
         PyMem_GetAllocator(PYMEM_DOMAIN_RAW, &plain);
-    /* Those that check blocks (PYTHONMALLOC=debug) hand out addresses that the C library does not know. */
+    /* Debugging allocators (PYTHONMALLOC=debug) return addresses that the C library does not know. */
     return !plain.ctx;
 }
 

@@ -103,7 +103,7 @@ static uint64_t granted(const struct quota *quota)
     return __atomic_load_n(&quota->page->granted, __ATOMIC_ACQUIRE);
 }
 
-/* See whether others want free pages; those that were freed before they did go back now. */
+/* Check whether memory is short; if it has just become so, return the free pages to the system. */
 static void heed_eagerness(struct quota *quota)
 {
     uint32_t is_eager = __atomic_load_n(&quota->page->eager, __ATOMIC_RELAXED);
@@ -125,12 +125,12 @@ int quota_is_eager(const struct quota *quota)
 
 static void wake_engine(const struct quota *quota)
 {
-    /* A full pipe wakes just as well. */
+    /* A full pipe wakes the engine as well. */
     ssize_t written = write(quota->wake, "", 1);
     (void)written;
 }
 
-/* Wait for an answer to what is asked; return why it was not given, `QUOTA_NONE` if it was. */
+/* Wait for the answer to a request; return the reason for a refusal, `QUOTA_NONE` for a grant. */
 static enum quota_refusal wait_for_answer(struct quota *quota, uint64_t wanted)
 {
     volatile struct quota_page *page = quota->page;
@@ -149,11 +149,11 @@ static enum quota_refusal wait_for_answer(struct quota *quota, uint64_t wanted)
             /* Without an engine there is no answer, and this process has to end. */
             if (getppid() != quota->engine)
                 return QUOTA_STOPPED;
-            /* What was granted may have been lowered again before it was seen. */
+            /* The quota may have been raised and lowered again between two polls: repeat the request. */
             wake_engine(quota);
         }
         heed_eagerness(quota);
-        /* What the C library keeps is warm for what libraries take next, and goes only where somebody has to wait. */
+        /* Freed memory of the C library is warm for later allocations, so it is returned only if a worker waits. */
         if (!is_trimmed && quota_is_eager(quota)) {
             is_trimmed = 1;
             quota_trim_private();
@@ -179,7 +179,7 @@ int quota_is_sealing(const struct quota *quota)
     return is_at(quota, STEP_SEAL);
 }
 
-/* Change the state of the excess, if it is this one; return whether it was. */
+/* Change the state of the excess if it is `before`; return whether it was. */
 static int change_excess(struct quota *quota, enum quota_excess before, enum quota_excess after)
 {
     return __atomic_compare_exchange_n(&quota->excess, &before, after, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);

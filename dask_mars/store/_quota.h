@@ -15,15 +15,15 @@
 
 #include "_heap.h"
 
-/* Why a wait has ended without what was asked for. */
+/* Reasons for the end of a wait without a grant. */
 enum quota_refusal { QUOTA_NONE = 0, QUOTA_REFUSED = 1, QUOTA_POSTPONED = 2, QUOTA_STOPPED = 3 };
 
-/* Of small objects, which take what they were refused. */
+/* Memory that small objects took although it was refused. */
 enum quota_excess {
     EXCESS_NONE,
-    /* The task is to be told. */
+    /* The task has to be interrupted. */
     EXCESS_TAKEN,
-    /* The task was told. */
+    /* The task was interrupted. */
     EXCESS_RAISED,
 };
 
@@ -38,7 +38,7 @@ struct quota_page {
     uint64_t granted;
     uint64_t asked;
     uint32_t refusal;
-    /* Free pages are wanted elsewhere. */
+    /* Memory is short: return free pages to the system at once. */
     uint32_t eager;
     uint64_t held;
     uint64_t private_growth;
@@ -51,19 +51,19 @@ struct quota {
     int wake;
     pid_t owner;
     pid_t engine;
-    /* One thread asks at a time. */
+    /* Held by the thread whose request is pending. */
     pthread_mutex_t asking;
-    /* Private memory that was asked for: of arrays for which the arena had no room, and of Python's objects. It is
-     * negative where blocks are freed that were taken before any were counted. */
+    /* Private memory that was requested: of arrays for which the arena had no room, and of Python's objects. It is
+     * negative after frees of blocks from before the count began. */
     ptrdiff_t private_bytes;
-    /* What was held when the operand began, and what of it was private. */
+    /* Bytes at the start of the operand: all, and private ones. */
     size_t base;
     ptrdiff_t private_base;
-    /* What was last seen of the page's flag. */
+    /* Value of `page->eager` at the last check. */
     uint32_t is_eager;
     enum quota_refusal refusal;
     size_t refused_bytes;
-    /* Whether small objects have taken memory all the same, and how much they had when they were refused it. */
+    /* State of small objects' excess, and the growth at which they were refused more. */
     enum quota_excess excess;
     size_t refused_growth;
 };
@@ -71,50 +71,50 @@ struct quota {
 void quota_init(struct quota *quota, struct heap *heap, void *page, int wake, pid_t engine);
 void quota_destroy(struct quota *quota);
 
-/* Begin an operand: its growth counts from now on. The current size of arrays is reported to the engine. */
+/* Begin an operand: its growth counts from now on. Report the current size of arrays to the engine. */
 void quota_begin(struct quota *quota);
 
-/* Bytes that have grown are counted elsewhere from now on. */
+/* Subtract bytes of growth that are counted elsewhere from now on. */
 void quota_excuse(struct quota *quota, size_t size);
 
-/* Return whether so many bytes more may be taken; where they are beyond the quota, wait for the engine's answer. */
+/* Return whether memory may grow by `size`; beyond the quota, wait for the engine's answer. */
 int quota_admit(struct quota *quota, size_t size);
 
-/* Return whether so many bytes more are within the quota. */
+/* Return whether growth by `size` is within the quota. */
 int quota_has_room(struct quota *quota, size_t size);
 
 /* Return whether a result is being put into the store. */
 int quota_is_sealing(const struct quota *quota);
 
-/* Return whether small objects may ask for so many bytes more: once they were refused, and the task has been told, they
- * take what they need to be freed, until there is room again. */
+/* Return whether small objects may request `size` more bytes. After a refusal they may not, and take what the
+ * interrupted task needs to end, until there is room again. */
 int quota_may_grow(struct quota *quota, size_t size);
 
-/* What small objects were refused they take all the same. Return whether that is news. */
+/* Record that small objects take memory that was refused. Return whether this is the first time. */
 int quota_exceed(struct quota *quota);
 
-/* Return whether the task is to be told that its small objects were refused, which is done once; by the second, only
- * if the task is being computed and they have taken so many bytes since. */
+/* Return whether to interrupt the task because its small objects were refused memory: true once. The second function
+ * also requires that a task is being computed and that they have taken more than `most` bytes since. */
 int quota_raise_exceeded(struct quota *quota);
 int quota_raise_past(struct quota *quota, size_t most);
 
-/* What was refused was more than was needed. */
+/* Forget a refusal of more than was needed. */
 void quota_forget_refusal(struct quota *quota);
 
-/* Return whether free pages are wanted elsewhere, and give those back that the C library keeps. */
+/* Return whether memory is short; and return the free memory of the C library to the system. */
 int quota_is_eager(const struct quota *quota);
 void quota_trim_private(void);
 
-/* Why growth was refused since the operand began, and to how many bytes it was to grow. */
+/* Return the reason for a refusal since the operand began, and the growth that was requested. */
 enum quota_refusal quota_refusal(struct quota *quota, size_t *refused_bytes);
 
-/* By how much memory has grown since the operand began. */
+/* Return the growth of memory since the operand began. */
 size_t quota_growth(struct quota *quota);
 
-/* Tell the engine what arrays have of the arena that the store does not count. */
+/* Report to the engine the bytes of the arena that arrays own and the store does not count. */
 void quota_publish(struct quota *quota);
 
-/* Note private memory that was taken, and that was freed, and tell the engine. */
+/* Count private memory that was taken and freed, and report it to the engine. */
 void quota_note_private(struct quota *quota, size_t taken, size_t freed);
 
 #endif

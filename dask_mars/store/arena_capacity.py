@@ -12,7 +12,7 @@ from dask_mars.store.allocator import PAGE_BYTES
 LEAST_BYTES = 128 << 20
 #: Largest arena, in bytes: a heap counts its pages in 32 bits.
 MOST_BYTES = PAGE_BYTES * ((1 << 32) - 2)
-#: Divisor of the arena's size: most addresses for the heap's tables, in the arena's own process.
+#: Divisor of the arena's size: maximum addresses for the heap's tables, in the arena's own process.
 _TABLES_SHARE = 128
 #: Divisor of the free addresses that stay free for private memory, such as temporaries and values read from disk.
 #: No process needs more than the memory limit for that.

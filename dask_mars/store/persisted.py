@@ -123,7 +123,7 @@ class _Persisted(GraphNode):  # type: ignore[misc]
     # In the graph of a persisted collection, code finds an array under Dask's threads, and a future under
     # `distributed`. Code for both (``chunk.result() if hasattr(chunk, "result") else chunk``, as in Dask's own
     # helpers) can read this node, and so can NumPy.
-    # It is no `Task`: Dask's optimizers rebuild tasks under the key that the node was created with, not the one
+    # It is not a `Task`: Dask's optimizers rebuild tasks under the key that the node was created with, not the one
     # that `clone` has given it.
 
     __slots__ = ()

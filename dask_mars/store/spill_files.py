@@ -37,7 +37,7 @@ from dask_mars.store.spill_ownership import claim_directory, clear_abandoned
 #: Bytes of one system call: small enough to stay in the processor's cache between checksum and write, and far
 #: below the limits of systems (2 GiB, and less on macOS).
 _CHUNK_BYTES = 1 << 18
-#: Most buffers of one system call: the smallest IOV_MAX of any system.
+#: Maximum number of buffers of one system call: the smallest IOV_MAX of any system.
 _CHUNK_BUFFERS = 1024
 
 #: Assumed write rate of a disk until the first measurement, in bytes per second.

@@ -1,4 +1,4 @@
-"""The API: which routes there are, what may be asked of them, and what errors look like. No I/O."""
+"""The API's routes, with their parameters, answers and errors. No I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from uuid import UUID
 from dask_mars.web import answers
 from dask_mars.web.monitor import STATES, Json, State
 
-#: What stands before all routes of the API.
+#: Prefix of all routes of the API.
 ROOT = "api/v1"
 #: Media types.
 JSON, PROBLEM = "application/json", "application/problem+json"
@@ -104,7 +104,7 @@ PARAMETERS: Mapping[str, Any] = {
     "X-Dask-Mars": Annotated[Literal["1"], "Needed with a cookie."],
 }
 
-#: What there is wherever the API is. A service for submitting adds to it.
+#: The routes of every API. A service for submitting adds its own.
 ROUTES = (
     _get("state", "state", answers.Overview, "after", "wait"),
     _get("computations", "computations", answers.Computations, "state", "before", "limit"),

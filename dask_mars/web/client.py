@@ -30,7 +30,7 @@ _WAIT_S = 20
 _FIRST_PATIENCE_S = 2.0
 #: Time for which a cancellation waits for its unfinished submission, in seconds.
 _CANCEL_S = 1.0
-#: Most characters of an error message in a line.
+#: Maximum number of characters of an error message in a line.
 _MESSAGE_CHARACTERS = 200
 
 

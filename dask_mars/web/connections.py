@@ -22,7 +22,7 @@ except ModuleNotFoundError as error:
 from tornado.ioloop import PeriodicCallback
 from tornado.iostream import IOStream
 
-#: Most connections at once. Each takes a file descriptor, of which the user's process has 1,024 on many systems.
+#: Maximum number of connections. Each takes a file descriptor, of which many systems allow a process 1,024.
 MOST_CONNECTIONS = 256
 #: Time without any transfer after which a connection is closed, in seconds.
 IDLE_S = 60.0

@@ -59,7 +59,7 @@ class Handler(RequestHandler):  # type: ignore[misc]
     """Authenticates each request first, and answers errors as ``application/problem+json``."""
 
     site: Site
-    #: What the request may do; set by `prepare`.
+    #: Access rights of the request; set by `prepare`.
     access: Access = Access.NONE
     #: Whether ``?token=`` in the address is accepted.
     takes_query_token: ClassVar[bool] = False

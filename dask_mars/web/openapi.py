@@ -94,14 +94,14 @@ class _Schemas:
         if route.body is not None:
             body = {"type": "string", "format": "binary", "x-header": self.of(route.body)}
             described["requestBody"] = {"required": True, "content": {wire.MEDIA_TYPE: {"schema": body}}}
-        # Any route may be asked for nonsense, or by somebody without a token.
+        # Any route may get an invalid request, or one without a token.
         statuses = (400, 401, 403, *route.problems)
         problems: Json = {str(status): {"$ref": "#/components/responses/Problem"} for status in statuses}
         responses = {str(status): self.answer(answer) for status, answer in route.answers.items()}
         return described | {"responses": dict(sorted((problems | responses).items()))}
 
     def answer(self, answer: Answer) -> Json:
-        """Return what a route says of a status."""
+        """Return the description of a route's answer with one status."""
         found: Json = {"description": answer.description}
         if answer.content:
             found["content"] = {kind: {"schema": self.of(hint)} for kind, hint in answer.content.items()}

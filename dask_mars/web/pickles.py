@@ -15,7 +15,7 @@ from dask_mars.graph.callables import package_of
 from dask_mars.protocol import pickling
 from dask_mars.web import wire
 
-#: Smallest buffer that leaves the pickle, in bytes, and most such buffers: headers list them.
+#: Smallest buffer outside the pickle, in bytes, and maximum number of such buffers: headers list them.
 _BUFFER_BYTES = 1 << 16
 _MOST_BUFFERS = 10_000
 

@@ -17,7 +17,7 @@ from dask_mars.web.monitor import Json
 
 #: Time after the last request when recording ends, in seconds.
 _LISTEN_S = 60.0
-#: Most computations with rows, and most points of memory in one answer.
+#: Maximum numbers of computations with rows, and of points of memory in one answer.
 _MOST_TRACKS, _MOST_POINTS = 50, 2_000
 #: Words of the API for happenings; it names no other.
 _KINDS = {"failure": "retry", "death": "death", "cancelled": "cancel"}

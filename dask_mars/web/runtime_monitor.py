@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from dask_mars.engine.listeners import EngineView
     from dask_mars.runtimes import Runtime
 
-#: Shortest interval between snapshots in seconds, least multiple of a snapshot's processor time, and longest
-#: interval in seconds.
+#: Interval between snapshots: minimum in seconds, minimum as a multiple of a snapshot's processor time, and
+#: maximum in seconds.
 _LOOK_S, _COSTS, _LONGEST_S = 0.5, 50.0, 2.0
 #: Longest time for indexing chunks by layer in one snapshot, in seconds; the next one continues.
 _INDEX_S = 0.02

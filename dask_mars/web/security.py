@@ -73,7 +73,7 @@ class Security:
         if token is None:
             return Access.NONE
         found = Access.NONE
-        # Both are compared in any case, so that the time tells nothing.
+        # Both are always compared, so that the time reveals nothing.
         for ours, access in ((self.view_token, Access.VIEW), (self.token, Access.FULL)):
             if ours is not None and hmac.compare_digest(ours.encode(), token.encode("utf-8", "replace")):
                 found = access

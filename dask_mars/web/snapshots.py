@@ -22,9 +22,9 @@ _COSTS, _SHORTEST_S, _LONGEST_S = 20.0, 0.05, 2.0
 #: Longest wait for a new answer if there is an old one, and largest age of the old one, in seconds: the process
 #: may be busy with the computation itself.
 _PATIENCE_S, _OLDEST_S = 0.04, 5.0
-#: Most kept answers.
+#: Maximum number of cached answers.
 _KEPT = 64
-#: Most waiting requests.
+#: Maximum number of waiting requests.
 MOST_WAITING = 400
 
 

@@ -110,7 +110,7 @@ class Outbox:
     def retain(self, owners: list[tuple[Block, Bytes]]) -> None:
         """Report blocks with remaining references after their task, such as a cache's.
 
-        The engine has to know before it hears of the task's end, which may free them.
+        The engine must know them before the task's end is reported, which may free them.
         """
         used = still_used(owners)
         if used:

@@ -16,8 +16,8 @@ _READ_ONLY = re.compile(
 #: h5py's message about a file that another process has open, and netCDF4's error that may mean the same.
 _LOCKED = "unable to lock file"
 _NETCDF_HDF_ERROR = -101
-#: Messages of pickle and imports about a name that ``__main__`` lacks, or an object that travelled by value and is
-#: not its module's own. Messages of loading name a module by how it was run.
+#: Messages of pickle and imports about a name that ``__main__`` lacks, about an object that travelled by value and
+#: so is not the one in its module, or about a module that only the user's process can import.
 _NOT_IN_MAIN = re.compile(
     r"Can't get attribute|on __main__ failed|module '__main__' has no|from '__main__'|not found as __main__"
     r"|not the same object as|import of module .+ failed|Can't pickle .+: No module named"

@@ -82,11 +82,11 @@ class ChunkRunner:
         self._note, self._step = part[:SUBTASK_ID_BYTES], part[STEP_AT:][:1]
         self._surroundings, self._trimmer = surroundings, trimmer
         self._overflow = overflow
-        #: Time that operands take at most whose results wait for others, in seconds.
+        #: Maximum duration of an operand whose result may wait for others in a batch, in seconds.
         self._fast_s = fast_s
         self.functions = FunctionRegistry()
         self.timed = False
-        #: When the present operand had loaded its inputs.
+        #: Time at which the present operand had loaded its inputs.
         self._loaded_s = 0.0
         self.running: tuple[int, int] = (-1, -1)
         self.interrupted: tuple[int, int] | None = None
@@ -94,7 +94,7 @@ class ChunkRunner:
         self.streams: tuple[OutputStream, ...] = ()
 
     def turn_to(self, graph: KnownGraph) -> None:
-        """Show a graph's tasks their surroundings."""
+        """Set a graph's names of `__main__`, restore what the last graph's tasks changed, and send warnings."""
         for text in self._surroundings.turn_to(graph):
             self._outbox.send(messages.Warning(graph.id, dumps((text, RuntimeWarning, __file__, 0))))
 
@@ -161,7 +161,7 @@ class ChunkRunner:
         return False
 
     def _prepare(self, graph: KnownGraph, context: int, chunk: int, operand_id: int) -> bool:
-        """Show surroundings, and unpack a new operand; return False, and the chunk, if it does not run here."""
+        """Set the context, and unpack a new operand; return False, and the chunk, if it does not run here."""
         write_subtask_id(self._note, graph.id, 0, chunk)
         if self._surroundings.graph != graph.id:
             self.turn_to(graph)
@@ -350,7 +350,7 @@ class ChunkRunner:
         del traceback
         tracebacks.forget(error)
         del error
-        # The engine may free the inputs when it hears of the failure.
+        # The engine may free the inputs once the failure is reported.
         self._outbox.retain(owners)
         self._outbox.close_batches()
         self._outbox.outgoing.append(messages.Failed(graph.id, chunk, record, final))

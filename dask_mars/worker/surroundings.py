@@ -1,4 +1,4 @@
-"""The surroundings of a worker's tasks: settings, context variables and ``__main__`` of the user's process."""
+"""The context of a worker's tasks: settings, context variables and ``__main__`` of the user's process."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _MOST_CONTEXTS = 16
 
 
 class Surroundings:
-    """Shows tasks the surroundings of their graph, and restores what they change.
+    """Sets the context of a graph's tasks, and undoes the changes that they make to it.
 
     Attributes
     ----------
     graph : int
-        The graph whose loads or tasks may have changed the surroundings since they were last restored; 0 for none.
+        The graph whose loads or tasks may have changed the context since it was last restored; 0 for none.
     context : int or None
         The entered context.
     writable_inputs : bool
@@ -56,7 +56,7 @@ class Surroundings:
         self.variables = self._task_context.variables
 
     def turn_to(self, graph: KnownGraph) -> list[str]:
-        """Show a graph's tasks their names of `__main__`; return warnings about settings that do not apply."""
+        """Give a graph's tasks their names of `__main__`; return warnings about settings that do not apply."""
         if self.graph:
             self.restore()
         self.graph = graph.id

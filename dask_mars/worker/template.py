@@ -155,7 +155,7 @@ class _Forks:
     """Forks children of this process's parent, which so sees their end, and whose end they see."""
 
     def __init__(self) -> None:
-        # `os.fork` does the same before and after, with the interpreter's lock held in between.
+        # `os.fork` does the same before and after, with the GIL held in between.
         self._libc = ctypes.PyDLL(None)
         self._address = ctypes.c_void_p(self._find_thread_id())
         flags = _CLONE_PARENT | _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID | signal.SIGCHLD
@@ -163,7 +163,7 @@ class _Forks:
         self._call = (_CLONE[platform.machine()], flags, None, None, self._address, self._address)
 
     def _find_thread_id(self) -> int:
-        """Return where glibc keeps the id of this thread; from 2.43 on it does not tell the system."""
+        """Return where glibc keeps the id of this thread; from 2.43 on the system does not know the place."""
         self._libc.pthread_self.restype = ctypes.c_void_p
         thread = self._libc.pthread_self()
         words = (ctypes.c_int * _THREAD_WORDS).from_address(thread)

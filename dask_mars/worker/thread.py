@@ -1,4 +1,4 @@
-"""A worker that is a thread of the user's process: it computes library code until worker processes are up.
+"""A worker that is a thread of the user's process: it computes library code until worker processes have started.
 
 It has an arena as a process has, which a process takes over once the thread has ended.
 """

@@ -30,7 +30,7 @@ from dask_mars.scheduler.events import CLIENT, GraphPlan
 #: that shares can be in proportion to slots.
 MIN_PARTS = 64
 PARTS_PER_HOST = 8
-#: Most parts: each host scores each of them.
+#: Maximum number of parts: each host scores each of them.
 MAX_PARTS = 4096
 #: Allowed transfer of hashing: this multiple of the bytes for one large part per host, plus the bytes that travel
 #: in this share of the graph's time on one slot.

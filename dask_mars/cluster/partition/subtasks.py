@@ -5,7 +5,7 @@ must never depend on each other in a cycle. Each chunk has a *level*: that of it
 is on another host or its subtask has no room for the chunk. A dependent of a subtask is therefore on the same
 level only if it is part of the subtask, and chunks of the same host and level may share a subtask.
 
-Pure, and linear in the graph, but for the paths in disjoint sets, which are practically constant.
+Pure, and linear in the graph, except for the paths in disjoint sets, which are practically constant.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _input_bytes_by_host(
 
 
 def _most_bytes(held: Mapping[int, int], loads: Mapping[int, int], allowed: Collection[int]) -> int:
-    """Return the host with most bytes of a chunk's inputs, among equals the least chosen one."""
+    """Return the host with most bytes of a chunk's inputs, among equals the one that was chosen least often."""
     if len(held) == 1:
         host = next(iter(held))
         if host in allowed:
@@ -168,7 +168,7 @@ def cut(
 
 
 def _capacity_s(placed: Sequence[int], seconds: Sequence[float], slots: Mapping[int, int]) -> float:
-    """Return the most time that the chunks of one subtask may take."""
+    """Return the maximum time that the chunks of one subtask may take."""
     total = sum([spent for host, spent in zip(placed, seconds, strict=True) if host >= 0])
     count = SUBTASKS_PER_SLOT * max(sum(slots.values()), 1)
     # Slightly more than the share: rounding must not exclude the last of equally large chunks.

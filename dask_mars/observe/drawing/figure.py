@@ -86,7 +86,7 @@ def _draw_on(axes: Any, picture: Picture, points: list[tuple[float, float]]) -> 
             x,
             y,
             "\n".join(node.lines),
-            # A name between two dollar signs is no formula.
+            # A name between two dollar signs is not a formula.
             parse_math=False,
             fontsize=_FONT_SIZE,
             horizontalalignment="center",

@@ -20,13 +20,13 @@ SINGLE, FUSED, KNOWN = "single", "fused", "known"
 
 _GREY, _WHITE = "#d0d0d0", "#ffffff"
 _SINGLE_COLOUR, _FUSED_COLOUR = "#dce9f8", "#d5efdc"
-# Most characters in a line of a layer's name.
+# Maximum number of characters in a line of a layer's name.
 _LAYER_WIDTH = 16
-# Most parts of a chunk that are examined for their layers.
+# Maximum number of parts of a chunk that are examined for their layers.
 _MOST_EXAMINED = 100
 # Prefix of names that our conversion creates; the numbers behind it mean nothing.
 _OURS = "mars-"
-# Most parts of a name; from longer names the middle is omitted.
+# Maximum number of parts of a name; from longer names the middle is omitted.
 _MOST_PARTS = 5
 
 

@@ -20,7 +20,7 @@ from dask_mars.scheduler.policies.plugins import load_policy
 
 #: Default limit of chunks: drawing these takes some ten seconds, and far longer for more.
 LIMIT = 5000
-#: Most chunks in a graph that is drawn by chunks; more are unreadable.
+#: Maximum number of chunks in a graph that is drawn by chunks; more are unreadable.
 _MOST_CHUNKS = 50
 #: Width of a cell's output on most screens, in pixels.
 _WIDTH = 900
@@ -70,7 +70,7 @@ def visualize(
     num_workers : int, optional
         Number of workers. Default: as many as `dask_mars.get` would have.
     limit : int or None, optional
-        Most chunks to draw, in both graphs together, when drawing by chunks.
+        Maximum number of chunks to draw, in both graphs together, when drawing by chunks.
     **attributes
         ``rankdir``, the direction: ``"BT"``, ``"TB"``, ``"LR"`` or ``"RL"``; and ``dpi``.
 

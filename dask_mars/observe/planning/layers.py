@@ -10,7 +10,7 @@ from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.labels import label_of
 from dask_mars.observe.planning.sizes import Sizes
 
-#: Most names of operands for a layer.
+#: Maximum number of names of operands for a layer.
 _MOST_OPERANDS = 3
 
 
@@ -31,7 +31,7 @@ class PlannedLayer:
     result_bytes, largest_bytes : int
         Total and largest size of their results, as far as known.
     needed_bytes : int
-        Most memory of a chunk during its computation: its inputs, its temporaries and its result.
+        Peak memory of a chunk during its computation: its inputs, its temporaries and its result.
     spilled_bytes : int
         Bytes of it that are spilled.
     unknown : int

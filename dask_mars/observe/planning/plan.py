@@ -23,10 +23,10 @@ from dask_mars.tables import Table, Tabular
 _WORKER_BYTES = 46_000_000
 #: Fraction of the limit at which free memory is returned to the system.
 _PRESSURE = 7 / 8
-#: Most chunks to simulate, at some 20 us each.
+#: Maximum number of chunks to simulate, at some 20 us each.
 SIMULATED = 200_000
 _FAR = 1 << 60
-#: Most rows of layers in a table.
+#: Maximum number of rows of layers in a table.
 _MOST_ROWS = 25
 #: Number of chunks that take seconds to schedule, and mean size below which that is worth a warning, in bytes.
 _MANY, _TINY_BYTES = 50_000, 64 << 10
@@ -47,7 +47,7 @@ class Advice(NamedTuple):
     message : str
         The problem, with numbers.
     remedy : str
-        What to change.
+        The change to make.
     """
 
     kind: str
@@ -182,7 +182,7 @@ def plan(
     traverse, optimize_graph : bool, optional
         As for `dask.compute`.
     simulated : int, optional
-        Most chunks for which the peak of memory is simulated, at some 20 microseconds a chunk.
+        Maximum number of chunks for which the peak of memory is simulated, at some 20 microseconds a chunk.
 
     Returns
     -------

@@ -28,9 +28,9 @@ _LIGHT = frozenset(
         "transpose",
     }
 )
-#: Most intermediate arrays at a time: a step reads one, and creates the next.
+#: Maximum number of intermediate arrays at a time: a step reads one, and creates the next.
 _MOST_INTERMEDIATES = 2
-#: Most parts of a composed chunk that are examined: pieces of a rechunk are parts of many chunks.
+#: Maximum number of parts of a composed chunk that are examined: pieces of a rechunk are parts of many chunks.
 _MOST_PARTS = 100
 #: Views below this fraction of their memory are stored as copies.
 _VIEW_SHARE = 1 / 64
@@ -131,7 +131,7 @@ def _is_slice(operand: Operand) -> bool:
 
 
 def _intermediates(operand: Operand) -> int:
-    """Return the most intermediate arrays that exist at the same time."""
+    """Return the maximum number of intermediate arrays that exist at the same time."""
     rewritten = with_expressions(operand, bool(config.get("expressions.reductions")))
     functions = [rewritten.functions[step.function] for step in rewritten.steps[:-1]]
     names = [getattr(function, "__name__", type(function).__name__) for function in functions]

@@ -1,4 +1,4 @@
-"""Fronts: each reads one kind of Dask's graphs; what none reads is taken as plain tasks.
+"""Fronts: each reads one kind of Dask's graphs. A graph that no front reads is taken as plain tasks.
 
 A front returns layers that are compiled when one of their keys is met, and tasks for the rest. Begin with `base`.
 """

@@ -92,7 +92,7 @@ def _first(keys: Any) -> Key:
 
 def _with_annotations_apart(graph: HighLevelGraph) -> HighLevelGraph:
     """Keep Dask from fusing layers with different annotations, as those of one would then hold for the other."""
-    # Dask's own setting for this holds in all threads, and stays for ever if Ctrl-C interrupts its restoration. So
+    # Dask's own setting for this holds in all threads, and stays forever if Ctrl-C interrupts its restoration. So
     # the layers get an annotation that Dask does not know how to fuse.
     if not any(layer.annotations for layer in graph.layers.values()):
         return graph

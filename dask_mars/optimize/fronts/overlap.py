@@ -2,7 +2,7 @@
 
 Dask names the edge that a block lends to its neighbour by fractional coordinates: ``2.9`` is the front edge of
 block 3, cut for block 2, and ``1.1`` the back edge of block 1. Where memory has room for the array, edges are read
-in place from the neighbours, and are no chunks of their own.
+in place from the neighbours, and are not chunks of their own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plain tasks: the low-level graph of anything, for what no front reads.
+"""Plain tasks: the low-level graph, for collections that no front reads.
 
 Dask's fusion of expressions would give an annotated task the key of its successor, so annotated expressions are
 made without it. Dask's setting for fusion holds in all threads.

@@ -2,7 +2,7 @@
 
 A chunk of random numbers is defined by its seed, and elementwise readers never need it as an array. Recomputed by
 each reader it takes no memory, and about as much time as reading it; so a standardised array, which is read
-thrice, is made thrice and stored once. Chunks that the user requested or persisted are kept all the same.
+thrice, is made thrice and stored once. Chunks that the user requested or persisted are stored in any case.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _readers(edit: GraphEdit, rules: RecomputeRules) -> Mapping[int, list[int]]:
     never_stored: dict[tuple[int, int, int], bool] = {}
 
     def reads_parts(chunk: int, source: int) -> bool:
-        """Return whether a reader that makes a source itself needs no array of it."""
+        """Return whether a reader that recomputes a source can do so block by block, without the whole array."""
         consumer, operand = graph.operand_of[chunk], graph.operand_of[source]
         if chunk in edit.fixed or consumer == DATA or graph.operands[consumer].in_client:
             return False

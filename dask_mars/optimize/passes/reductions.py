@@ -4,8 +4,8 @@ The means of ``u * u``, ``v * v`` and ``u * v`` read each chunk of ``u`` and ``v
 and keep both until the last of them has run. Fused they read each once; and a chunk without other readers can be
 composed with its readers, and is never stored.
 
-The inputs of all are among those of one of the group, and their results are small compared with their inputs. They
-no longer run in parallel, so there have to be enough groups.
+In each group one reduction reads all inputs of the others, and results are small compared with inputs. Members of
+a group no longer run in parallel, so there have to be enough groups.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class MemoryPolicy(Policy):
                 and not is_output[missing]
                 and all(graph.undispatched_inputs[other] <= 1 for other in others)
             ):
-                # They can all follow, and then the missing input is freed, too.
+                # Then all consumers of the missing input can run, after which it is freed, too.
                 need = sum(map(expected_bytes, others))
             else:
                 need += expected_bytes(missing)

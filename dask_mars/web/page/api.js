@@ -1,6 +1,6 @@
 // Requests to `api/v1/`, relative to wherever the page is mounted.
 
-/** What the service said when it would not do as asked; `status` is 0 where no answer came at all. */
+/** An error of the service; `status` is 0 if it did not answer. */
 export class Problem extends Error {
   constructor(status, title, detail = "") {
     super(detail || title);
@@ -9,14 +9,14 @@ export class Problem extends Error {
   }
 }
 
-//: What an answer may take beyond the wait that was asked for.
+//: Time limit of an answer, beyond the requested wait.
 const GRACE_MS = 15000;
-//: Clocks that are less apart are taken for the same: answers tell whole seconds, and are on their way for a while.
+//: Difference of clocks that is ignored: answers have whole seconds, and take time to arrive.
 const SAME_CLOCK_MS = 5000;
-//: How far the service's clock is before this one.
+//: The service's clock minus this one.
 let aheadMs = 0;
 
-/** Return the time by the service's clock, which all times that it tells are of. */
+/** Return the time by the service's clock, as in all its answers. */
 export function serviceNow() {
   return (Date.now() + aheadMs) / 1000;
 }
@@ -26,7 +26,7 @@ function compareClocks(sentMs, response) {
   if (!Number.isNaN(apart)) aheadMs = Math.abs(apart) < SAME_CLOCK_MS ? 0 : apart;
 }
 
-/** Return the JSON at a path below `api/v1/`. Throws a `Problem`, or an `AbortError` if `signal` said so. */
+/** Return the JSON at a path below `api/v1/`. Throws a `Problem`, or an `AbortError` on `signal`. */
 export async function ask(path, { signal, method = "GET", waitSeconds = 0 } = {}) {
   const control = new AbortController();
   const giveUp = () => control.abort();
@@ -45,7 +45,7 @@ export async function ask(path, { signal, method = "GET", waitSeconds = 0 } = {}
 }
 
 async function answer(path, method, signal, comesAtOnce) {
-  // A header that forms of other sites cannot set shows that this page asks.
+  // Forms of other sites cannot set a header, so it shows that the request is this page's.
   const headers = { Accept: "application/json" };
   if (method !== "GET") headers["X-Dask-Mars"] = "1";
   const sentMs = Date.now();

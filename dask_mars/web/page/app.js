@@ -1,4 +1,4 @@
-// The page: what is near its limit above, computations on the left, and one of them, or the workers.
+// The page: limits at the top, computations on the left, and one of them, or the workers.
 
 import { html, render, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
 import { Computation, VIEW_NAMES } from "./computation.js";
@@ -9,7 +9,7 @@ import { Strip } from "./strip.js";
 import { Unauthorised } from "./unauthorised.js";
 import { Workers } from "./workers.js";
 
-//: How many states the little picture of memory remembers.
+//: Number of states in the small chart of memory.
 const REMEMBERED = 180;
 
 /** Return what the address asks for: `#/c/<id>/<view>?key=…`, or `#<view>` of whatever is the newest. */
@@ -30,7 +30,7 @@ function useRoute() {
   return current;
 }
 
-/** Follow the service; return its last state, the problem if there is one, and what memory has been. */
+/** Follow the service; return its last state, the problem if there is one, and earlier uses of memory. */
 function useService() {
   const [service, setService] = useState({ state: null, problem: null, memory: [] });
   const following = useRef(null);
@@ -72,7 +72,7 @@ function App() {
   const first = useRef(true);
 
   useEffect(() => {
-    // Whoever chose a computation goes on reading there; whoever opens the page begins at the top.
+    // After a choice the reader stays there; an opened page begins at the top.
     if (!first.current) main.current?.focus({ preventScroll: matchMedia("(min-width: 900px)").matches });
     first.current = false;
   }, [chosen]);

@@ -11,7 +11,7 @@ const STATES = { w: "waiting", r: "running", f: "finished", x: "failed", ".": "n
 const COLOURS = { w: "--waiting", r: "--running", f: "--finished", x: "--failed" };
 const CELLS = { least: 3, most: 18 };
 
-//: What browsers paint at most, in pixels, with some room.
+//: Maximum size that browsers paint, in pixels, with some room.
 const WIDEST = 8000;
 
 /**

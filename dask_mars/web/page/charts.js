@@ -1,4 +1,4 @@
-// The timeline's pictures: what each worker did, and the memory meanwhile, on one axis.
+// The timeline's charts on one axis: rows of each worker, and memory.
 
 import { colour } from "./colours.js";
 import { bytes, duration } from "./format.js";
@@ -6,7 +6,7 @@ import { bytes, duration } from "./format.js";
 const FONT = "11px system-ui, sans-serif";
 const EVENTS = { spill: "--spill", death: "--failed", retry: "--retry", cancel: "--faint" };
 
-/** Return as much of a worker's label as stands beside its row; all of it is told below the pointer. */
+/** Return a worker's label, cut to the space beside its row; the tooltip has all of it. */
 function shortLabel(label, isNarrow) {
   const short = label.replace(/ \(process \d+\)$| of your process$/, "");
   return isNarrow ? short.replace(/^(\w)\w* (\d+)$/, "$1 $2").replace(/^your process$/, "you") : short;
@@ -17,7 +17,7 @@ function lane(workers) {
   return Math.max(5, Math.min(26, Math.floor(420 / Math.max(workers, 1))));
 }
 
-/** Two charts over one axis of time. `data` is what the API told; `seen` is called with what the pointer is at. */
+/** Two charts over one axis of time. `data` is the API's answer; `seen` is called with the item at the pointer. */
 export class Charts {
   constructor(box, data, { limit, colours, narrow }, onSeen) {
     this.box = box;
@@ -37,7 +37,7 @@ export class Charts {
     return Math.max(200, this.box.clientWidth);
   }
 
-  /** When the last thing happened, in seconds since the start. */
+  /** Time of the last event, in seconds since the start. */
   get end() {
     const { tasks, memory } = this.data;
     let end = memory.length ? memory.at(-1)[0] : 0;
@@ -107,7 +107,7 @@ export class Charts {
   }
 
   top(high) {
-    // The limit is shown where it matters: when what is in use comes near it.
+    // The limit is shown when memory in use comes near it.
     const near = this.limit && high > this.limit / 3;
     return Math.max(high || 0, near ? this.limit : 0, 1 << 20) * 1.08;
   }
@@ -117,7 +117,7 @@ export class Charts {
     return memory.length ? [0, 1, 2, 3].map((column) => memory.map((row) => row[column])) : [[0, this.end], [0, 0], [0, 0], [0, 0]];
   }
 
-  /** Show another answer; what was zoomed into stays. */
+  /** Show another answer; the zoom stays. */
   update(data) {
     const whole = !this.zoomed;
     const before = this.data.labels;
@@ -145,7 +145,7 @@ export class Charts {
     this.setting = false;
   }
 
-  /** Make the other chart show what was chosen in one. */
+  /** Zoom the other chart like this one. */
   follow(chart) {
     const { min, max } = chart.scales.x;
     if (this.setting || !this.memory || min === null) return;
@@ -157,7 +157,7 @@ export class Charts {
     this.setting = false;
   }
 
-  /** Zoom around the middle, or go aside by a part of what is seen. */
+  /** Zoom around the middle, or move by a part of the visible span. */
   zoom(factor, aside = 0) {
     const { min, max } = this.tasks.scales.x;
     const span = (max - min) * factor;
@@ -238,7 +238,7 @@ export class Charts {
     pen.restore();
   }
 
-  /** Tell what the pointer is at. */
+  /** Report the item at the pointer. */
   look(chart) {
     const { left, top } = chart.cursor;
     if (left < 0) {

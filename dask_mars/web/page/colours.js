@@ -11,7 +11,7 @@ export function layerColours(labels) {
   return colours;
 }
 
-/** Return a variable of the style sheet, for what is painted rather than styled. */
+/** Return a variable of the style sheet, for canvases. */
 export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }

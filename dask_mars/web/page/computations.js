@@ -1,4 +1,4 @@
-// The list of computations: what runs, and what ran.
+// The list of running and past computations.
 
 import { html, useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
 import { count, duration, percent, remaining, time, title } from "./format.js";
@@ -31,7 +31,7 @@ function Row({ computation, selected, now }) {
   </li>`;
 }
 
-/** What a list says that has nothing in it. */
+/** The text of an empty list. */
 function Empty({ wanted, can }) {
   if (wanted) return html`<p>No computation is ${wanted}.</p>`;
   if (can?.includes("submit")) {

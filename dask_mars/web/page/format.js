@@ -1,9 +1,9 @@
-// How numbers read: three digits and a unit, the same everywhere on the page.
+// Numbers as text: three digits and a unit, the same everywhere on the page.
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 const grouped = new Intl.NumberFormat("en");
 
-/** Return a number with at most three digits after the point, and three that count. */
+/** Return a number with three significant digits, and at most three after the point. */
 function digits(number) {
   return number >= 99.95 ? number.toFixed(0) : number >= 9.995 ? number.toFixed(1) : number.toFixed(2);
 }
@@ -38,7 +38,7 @@ export function duration(seconds) {
   return `${Math.floor(minutes / 1440)} d ${Math.floor((minutes % 1440) / 60)} h`;
 }
 
-/** Return a length of time that is still to come, which nobody knows to a tenth. */
+/** Return a remaining time, which is too uncertain for decimals. */
 export function remaining(seconds) {
   return seconds < 1 ? "a moment" : duration(seconds < 59.5 ? Math.round(seconds) : seconds).replace(/\.\d+/, "");
 }
@@ -65,7 +65,7 @@ export function plural(number, noun) {
   return `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
 }
 
-/** Return what to call a computation. */
+/** Return the name of a computation for people. */
 export function title(computation) {
   return computation.name || `computation ${computation.id.slice(0, 8)}`;
 }

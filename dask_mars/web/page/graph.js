@@ -11,10 +11,10 @@ import { Nothing } from "./parts.js";
 const BOX = { width: 158, height: 46, gap: 22, rise: 34 };
 const EDGE = 6;
 
-//: How far lines reach that lead around boxes: a curve comes three quarters as far as it is pulled.
+//: Reach of lines that lead around boxes: a curve reaches three quarters of the way to its control points.
 const AROUND = 40;
 
-//: Beyond this many boxes nobody sees anything, and browsers get slow.
+//: Maximum number of boxes: more are unreadable, and browsers get slow.
 const DRAWN = 400;
 
 function stateOf(layer) {
@@ -64,7 +64,7 @@ function line(from, to) {
 function Picture({ graph, computation, chosen, colours }) {
   const layers = graph.layers.slice(0, DRAWN);
   const edges = graph.edges.filter(([from, to]) => from < DRAWN && to < DRAWN);
-  // Where things stand follows from the edges alone, so it stays while states change.
+  // Positions follow from the edges alone, so they stay while states change.
   const shape = `${layers.length}:${edges.join(";")}`;
   const { places, width, height } = useMemo(() => place(layers.length, edges, BOX), [shape]);
   const chosenIndex = layers.findIndex(({ name }) => name === chosen);

@@ -1,4 +1,4 @@
-// The layers in a table: how far each is, and what it took.
+// The table of layers: progress, time and bytes of each.
 
 import { html, useState } from "./vendor/htm-preact-3.1.1.js";
 import { bytes, count, duration } from "./format.js";
@@ -14,7 +14,7 @@ const COLUMNS = [
   ["bytes", "Bytes", "n"],
 ];
 
-//: Beyond this many, only those that take most are listed.
+//: Maximum number of listed layers: those that take most.
 const LISTED = 500;
 
 /** A number, and below it a line as long as its share. */

@@ -1,4 +1,4 @@
-// Where the boxes of a graph of layers stand: by depth from above, beside those that they are joined with.
+// Positions of the boxes of a graph of layers: by depth from above, near their neighbours.
 
 /** Return, for each of `size` layers, the length of the longest path that leads to it. */
 function depths(size, edges) {

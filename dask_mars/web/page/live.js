@@ -1,4 +1,4 @@
-// Keeps what is shown up to date: one long poll for the whole page, and nothing while nobody looks at it.
+// Keeps the page up to date: one long poll for the whole page, and none while it is hidden.
 
 import { useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
 import { ask, serviceNow } from "./api.js";
@@ -11,7 +11,7 @@ const sleep = (ms, wake) =>
     wake.then(() => (clearTimeout(timer), done()));
   });
 
-/** Return a promise that is kept once the page can be seen. */
+/** Return a promise that is resolved once the page is visible. */
 export function shown() {
   if (!document.hidden) return Promise.resolve();
   return new Promise((done) => {
@@ -50,7 +50,7 @@ export function follow(onState, onProblem) {
       return settings.pauseMs;
     } catch (problem) {
       if (over || control.signal.aborted) return 0;
-      // Whatever answers next may count from the beginning.
+      // The next server may count from the beginning.
       revision = null;
       const pause = settings.backoffMs[Math.min(failures, settings.backoffMs.length - 1)];
       failures += 1;
@@ -128,7 +128,7 @@ export function useNow(running) {
   return now;
 }
 
-/** Return a number that changes when the system goes from light to dark or back: canvases are painted anew. */
+/** Return a number that changes when the system goes from light to dark or back: canvases are painted again. */
 export function useScheme() {
   const [scheme, setScheme] = useState(0);
   useEffect(() => {

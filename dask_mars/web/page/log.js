@@ -1,4 +1,4 @@
-// What went wrong, and what the tasks wrote.
+// Errors and output of tasks.
 
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
 import { about } from "./api.js";
@@ -6,7 +6,7 @@ import { count } from "./format.js";
 import { useAnswer } from "./live.js";
 import { Nothing } from "./parts.js";
 
-//: How many lines are in the page at most: the last ones.
+//: Maximum number of lines in the page: the last ones.
 const LISTED = 2000;
 const STREAMS = ["stdout", "stderr", "warning", "engine"];
 
@@ -35,7 +35,7 @@ function Lines({ lines, truncated }) {
     ({ stream, text }) => !hidden.has(stream) && (!wanted || text.toLowerCase().includes(wanted)),
   );
   useEffect(() => {
-    // Whoever has scrolled up reads there.
+    // A reader who has scrolled up stays there.
     if (box.current && follows.current) box.current.scrollTop = box.current.scrollHeight;
   }, [found.length]);
   const scrolled = () => {

@@ -1,4 +1,4 @@
-// Small things that several views show.
+// Small parts of several views.
 
 import { html } from "./vendor/htm-preact-3.1.1.js";
 import { count } from "./format.js";
@@ -10,7 +10,7 @@ export function State({ state }) {
   return html`<span class="state ${state}"><i aria-hidden="true"></i>${state}</span>`;
 }
 
-/** A bar of what is finished, running and failed among a total. */
+/** A bar of the finished, running and failed parts of a total. */
 export function Bar({ chunks, label }) {
   const total = chunks.total || 1;
   const words = CHUNK_STATES.filter((name) => chunks[name]).map((name) => `${count(chunks[name])} ${name}`);
@@ -31,7 +31,7 @@ export function Bar({ chunks, label }) {
   </span>`;
 }
 
-/** What a view says while it has nothing to show: why, in place of an empty box. */
+/** The reason that a view shows while it is empty. */
 export function Nothing({ answer, children }) {
   if (answer?.problem && !answer.data) {
     return html`<div class="nothing problem" role="alert">

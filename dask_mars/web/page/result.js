@@ -1,4 +1,4 @@
-// What came out: what it is, and how to get it.
+// The result: its type and size, and downloads.
 
 import { html } from "./vendor/htm-preact-3.1.1.js";
 import { about } from "./api.js";

@@ -3,7 +3,7 @@
 import { html } from "./vendor/htm-preact-3.1.1.js";
 import { bytes, count, percent } from "./format.js";
 
-//: Beyond this share of a limit a meter is shown as near it.
+//: Share of a limit from which a meter is highlighted.
 const NEAR = 0.9;
 
 function Meter({ name, used, limit, note, soft }) {
@@ -23,7 +23,7 @@ function Meter({ name, used, limit, note, soft }) {
   </div>`;
 }
 
-/** A little line of what was in use since the page was opened. */
+/** A small chart of the memory in use since the page was opened. */
 function Past({ memory }) {
   if (memory.length < 3) return null;
   const [width, height] = [96, 26];

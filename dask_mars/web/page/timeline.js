@@ -1,4 +1,4 @@
-// When each worker did what, in pictures and in words.
+// The work of each worker over time, in charts and in words.
 
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
 import { about } from "./api.js";
@@ -6,7 +6,7 @@ import { bytes, count, duration, percent, plural } from "./format.js";
 import { useAnswer, useScheme } from "./live.js";
 import { Nothing, Swatch } from "./parts.js";
 
-//: How many events are listed: the last ones.
+//: Maximum number of listed events: the last ones.
 const LISTED = 200;
 
 /** Sum up for those who do not see the picture, and for those who want numbers. */
@@ -78,7 +78,7 @@ export function Timeline({ computation, colours, version, state }) {
   useEffect(() => {
     if (!there) return undefined;
     let over = false;
-    // Loaded when it is first looked at: the other views do without.
+    // Loaded when this view is first opened: the others do not need it.
     import("./charts.js")
       .then(({ Charts }) => {
         if (over) return;

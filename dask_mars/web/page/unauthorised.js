@@ -1,4 +1,4 @@
-// What is seen without a token, or with one that holds no longer.
+// The page without a token, or with one that is no longer valid.
 
 import { html } from "./vendor/htm-preact-3.1.1.js";
 

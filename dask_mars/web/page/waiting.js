@@ -1,11 +1,11 @@
-// Why the computation, or one chunk of it, does not go on.
+// The reasons why the computation, or one chunk of it, waits.
 
 import { html, useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
 import { about } from "./api.js";
 import { useAnswer } from "./live.js";
 import { Nothing } from "./parts.js";
 
-//: Beyond this many rows a page helps nobody.
+//: Maximum number of rows: more are unreadable.
 const LISTED = 500;
 
 export function Waiting({ computation, query, version }) {

@@ -1,4 +1,4 @@
-// What is shown while no computation is chosen: each worker, and what takes the memory.
+// The view while no computation is chosen: each worker, and the uses of memory.
 
 import { html } from "./vendor/htm-preact-3.1.1.js";
 import { bytes, count } from "./format.js";

@@ -179,7 +179,7 @@ class _Front:
 
 
 def _room_for_connections() -> int:
-    """Raise the limit of file descriptors, and return the most connections of each server."""
+    """Raise the limit of file descriptors, and return the maximum number of connections of each server."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < _DESCRIPTORS:
         soft = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)

@@ -66,7 +66,7 @@ ROUTES = (
 
 
 def rules(site: Site, service: ServiceContext) -> list[Rule]:
-    """Return the handlers of what a service can besides being looked at."""
+    """Return the handlers of the routes that a service adds."""
     shared = {"site": site, "service": service}
     return [
         (rf"/{api.ROOT}/computations/([^/]+)", SubmissionHandler, shared),

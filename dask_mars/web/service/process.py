@@ -17,7 +17,7 @@ from dask_mars.web.monitor import Json
 
 #: Longest wait for the runner's end, in seconds.
 _END_S = 10.0
-#: Most unanswered questions; a runner that does not answer gets no more, as its socket buffer would fill up.
+#: Maximum number of unanswered requests to a runner; more would fill up its socket buffer.
 _MOST_QUESTIONS = 20
 
 

@@ -24,7 +24,7 @@ from dask_mars.web.service.store import SPARE_BYTES
 
 #: Longest wait of an answer for the runner to take or refuse a submission, in seconds.
 _TAKE_S = 2.0
-#: Most queued computations.
+#: Maximum number of queued computations.
 _MOST_QUEUED = 10_000
 
 

@@ -27,7 +27,7 @@ AT_ONCE = 8
 _LOSSES = 3
 #: Pause before the restart of a runner that died early, doubled each time up to the second, in seconds.
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
-#: Most deaths in a row before the runner is ready; then the installation may be broken.
+#: Maximum number of deaths in a row before the runner is ready; then the installation may be broken.
 _MOST_UNREADY = 5
 #: Pause between attempts to write records to a failing disk, in seconds.
 _RECORD_PAUSE_S = 1.0
@@ -229,7 +229,7 @@ class Supervisor:
         try:
             with self._lock:
                 self._runner = runner
-                # `close` may just have been called, without a runner to hang up on.
+                # `close` may just have been called, when there was no runner to disconnect.
                 if self._closing.is_set():
                     runner.hang_up()
             for message in runner:
