@@ -1,7 +1,8 @@
 """Scheduling policies: the order of READY chunks, and the workers they are offered to.
 
 Pure, like the rest of `scheduler`. `mars` is the default, `mars-strict` follows Mars to the letter. `base`, the
-module to open first, describes what a policy may decide; `dask_mars.testing.PolicyTests` tests what it must observe.
+module to open first, describes what a policy may decide; `dask_mars.testing.PolicyTests` tests what it must
+observe.
 """
 
 from __future__ import annotations

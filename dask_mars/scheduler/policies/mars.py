@@ -18,9 +18,9 @@ _LEAD = 4
 class MarsPolicy(MemoryPolicy):
     """Mars's three rules, behind what frees memory; a tie goes by the graph's depth-first order."""
 
-    # *Which chunk*: those that free as much memory as they take follow their inputs; of several such consumers
-    # of one input the deeper one is first, then the one that deeper chunks rely upon, then the one with the smaller
-    # result. All others: those first that are, or that the deepest chunks rely upon.
+    # *Which chunk*: those that free as much memory as they take follow their inputs; of several such consumers of
+    # one input the deeper one is first, then the one that deeper chunks rely upon, then the one with the smaller
+    # result. Of all others those are first that are the deepest, or that the deepest rely upon.
     # *Which worker*: chunks without inputs are offered to the worker of their region, which the assigner's search
     # finds; others to the workers that have made most of the bytes of their inputs, if these are large.
 
