@@ -11,14 +11,16 @@ import pytest
 
 from dask_mars import Runtime
 from dask_mars.scheduler.bookkeeping import Graph
-from dask_mars.scheduler.events import ChunksFinished, GraphSubmitted, Run
+from dask_mars.scheduler.events import ChunksFinished, GraphSubmitted, Offer, Run, WithdrawOffer
 from dask_mars.scheduler.policies import POLICIES, Policy, RankedPolicy
 from dask_mars.scheduler.policies.guarded import Guarded
 from dask_mars.scheduler.policies.mars import MarsPolicy, StrictMarsPolicy
 from dask_mars.scheduler.policies.memory import MemoryPolicy
 from dask_mars.scheduler.policies.plugins import load_policy
 from dask_mars.testing import PolicyTests
+from studies.graphs import sized_graph
 from tests.machines import CheckedMachine, plan, tree
+from tests.scheduler.decisions import REASONS, counted_decisions, fields
 
 
 class TestMemory(PolicyTests):
@@ -184,6 +186,49 @@ def test_nothing_is_handed_out_before_its_inputs_are_there() -> None:
     machine = strict(1, window_s=1.0)
     instructions = machine.post(GraphSubmitted(1, plan((), (0,))))
     assert [run.chunks for run in instructions if isinstance(run, Run)] == [[0]]
+
+
+# -- the default: Mars's rules, behind what frees memory ----------------------------------------------------------
+
+
+def test_each_of_the_rules_and_of_the_choices_of_workers_decides() -> None:
+    graphs = [sized_graph(*collections) for collections in fields()]
+    for workers in (2, 3):
+        with counted_decisions() as counts:
+            for graph in graphs:
+                assert sorted(graph.simulate(workers, "mars").order) == sorted(graph.computed())
+        assert counts.keys() >= REASONS, counts
+
+
+@pytest.fixture
+def small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MarsPolicy, "large_bytes", 1)
+
+
+def by_default(workers: int) -> CheckedMachine:
+    return CheckedMachine(workers, policy="mars", num_workers=workers, window_s=0.001)
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_a_chunk_is_offered_to_those_that_made_its_inputs_and_withdrawn_when_one_takes_it() -> None:
+    """Seeds 001 and 003, READY: the first free worker of several takes an operand, the others are told."""
+    machine = by_default(3)
+    machine.post(GraphSubmitted(1, plan((), (), (), (0, 1))))
+    for worker, chunk in ((0, 0), (1, 1)):
+        instructions = machine.post(ChunksFinished(worker, 1, [chunk], [1.0], {chunk: 5}, {chunk: 5}))
+    assert instructions == [Offer(1, 3, [0, 1]), WithdrawOffer(1, 3, [1]), Run(0, 1, [3])]
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_a_worker_leaves_a_few_chunks_to_those_that_they_are_offered_to() -> None:
+    machine = by_default(2)
+    # Nothing frees memory, as all are results. Chunk 2 is offered to worker 0, which made most of its inputs.
+    inputs = [(), (), (0, 1), *[()] * 6, *[(source,) for source in range(3, 9)]]
+    machine.post(GraphSubmitted(1, plan(*inputs, outputs=range(15))))
+    assert machine.post(ChunksFinished(0, 1, [0], [1.0], {0: 50}, {0: 50})) == [Run(0, 1, [3])]
+    assert machine.post(ChunksFinished(1, 1, [1], [1.0], {1: 5}, {1: 5})) == [Run(1, 1, [4])]
+    assert machine.machine.offered_to(1, 2) == [0]
+    assert machine.post(ChunksFinished(1, 1, [4], [1.0])) == [Run(1, 1, [2])]
 
 
 # -- names --------------------------------------------------------------------------------------------------------

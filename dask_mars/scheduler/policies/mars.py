@@ -9,8 +9,6 @@ from dask_mars.scheduler.assigner import Traversal, assign
 from dask_mars.scheduler.policies.base import GraphView, RankedPolicy
 from dask_mars.scheduler.policies.memory import MemoryPolicy
 
-#: Bytes of a result from which on it counts where it was made.
-LARGE_BYTES = 64 << 10
 #: Maximum number of chunks in the order that a worker leaves to the workers that they are offered to.
 _LEAD = 4
 
@@ -18,11 +16,14 @@ _LEAD = 4
 class MarsPolicy(MemoryPolicy):
     """Mars's three rules, behind what frees memory; a tie goes by the graph's depth-first order."""
 
-    # *Which chunk*: those that free as much memory as they take follow their inputs; of several such consumers of
-    # one input the deeper one is first, then the one that deeper chunks rely upon, then the one with the smaller
-    # result. Of all others those are first that are the deepest, or that the deepest rely upon.
+    # *Which chunk*: those that free as much memory as they take follow their inputs. Among several such consumers
+    # of one input the deeper one is first, then the one that deeper chunks rely upon, then the one with the
+    # smaller result. Of all others the deepest, and those that the deepest rely upon, come first.
     # *Which worker*: chunks without inputs are offered to the worker of their region, which the assigner's search
     # finds; others to the workers that have made most of the bytes of their inputs, if these are large.
+
+    #: Bytes of a result from which on it counts which worker has made it.
+    large_bytes = 64 << 10
 
     def __init__(
         self, graph: GraphView, slots: Mapping[int, int], assignment: Traversal = "breadth-first"
@@ -36,7 +37,7 @@ class MarsPolicy(MemoryPolicy):
         self._unit = (deepest + 1) * (deepest + 2) * 64 * self._count
         self._declared = declared = plan.declared_bytes
         self._regions: Mapping[int, int] = {}
-        if len(slots) > 1 and declared is not None and max(filter(None, declared), default=0) >= LARGE_BYTES:
+        if len(slots) > 1 and declared is not None and max(filter(None, declared), default=0) >= self.large_bytes:
             self._regions = assign(plan, slots, assignment)
 
     def key_of(self, chunk: int) -> int:
@@ -67,7 +68,7 @@ class MarsPolicy(MemoryPolicy):
         made: dict[int, int] = {}
         for source in inputs:
             size = graph.bytes_of(source)
-            if size >= LARGE_BYTES:
+            if size >= self.large_bytes:
                 worker = graph.makers.get(source)
                 if worker is not None and worker in self.slots:
                     made[worker] = made.get(worker, 0) + size
