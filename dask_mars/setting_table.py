@@ -80,16 +80,17 @@ SETTINGS = (
         "How long a computation waits for a lost scheduler to come back at its address, or in its scheduler "
         "file, with an agent; then it is submitted again. With null it fails at once, as under Dask's own "
         "scheduler. It is also how long `dask-mars-worker --reconnect` waits, by default 10 minutes."),
-    Setting("policy", "memory", _TEXT,
-        'In which order chunks run, and on which workers. "memory" keeps few bytes in the store, "mars" follows '
-        "Mars's rules; other packages may bring policies by the entry point \"dask_mars.policies\"."),
+    Setting("policy", "mars", _TEXT,
+        'In which order chunks run, and on which workers. "mars" has Mars\'s rules behind what frees memory, '
+        '"mars-strict" these rules alone, "memory" the graph\'s order and any worker; other packages may bring '
+        'policies by the entry point "dask_mars.policies".'),
     Setting("resources", {}, {"type": "object", "additionalProperties": _AMOUNT},
         "Amounts of resources of this machine, such as {GPU: 1}. Tasks annotated by "
         "dask.annotate(resources=...) run side by side only as far as these go. Without any, these annotations "
         "have no effect, as under Dask's own schedulers."),
     Setting("assignment", "breadth-first", {"enum": ["breadth-first", "depth-first"]},
         "How a graph is searched when its initial chunks are divided among the hosts of a cluster, or among "
-        'workers if the policy is "mars".'),
+        'workers by Mars\'s policies.'),
     Setting("expressions.reductions", True, _FLAG,
         "Whether a reduction at the end of a chain is computed block by block, so that its input is never stored. "
         "Its elements are added up in another order within a chunk."),

@@ -90,7 +90,7 @@ def test_every_default_resolves_to_a_number():
             "resources",
         ):
             assert getattr(settings, field.name) >= 0, field.name
-    assert (settings.policy, settings.assignment, settings.resources) == ("memory", "breadth-first", {})
+    assert (settings.policy, settings.assignment, settings.resources) == ("mars", "breadth-first", {})
     assert settings.store_limit == settings.memory_limit // 2
     assert settings.retries == 0
     assert (settings.cancel_grace_s, settings.start_timeout_s, settings.idle_timeout_s) == (0.2, 60.0, 600.0)

@@ -48,8 +48,8 @@ class Runtime(Observed):
         Memory limit in bytes, as a share of the available memory, or as text such as ``"4 GiB"`` or ``"60%"``.
         Default: 80 %.
     policy : str, optional
-        Order and placement of chunks: ``"memory"``, ``"mars"``, or a policy of another package. Default:
-        ``dask-mars.policy``.
+        Order and placement of chunks: ``"mars"``, ``"memory"``, ``"mars-strict"``, or a policy of another package.
+        Default: ``dask-mars.policy``.
     resources : mapping, optional
         Amounts by name, as in ``{"GPU": 1}``: tasks annotated by ``dask.annotate(resources={"GPU": 1})`` run
         concurrently only within these amounts. Default: ``dask-mars.resources``.

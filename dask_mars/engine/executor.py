@@ -34,6 +34,7 @@ from dask_mars.scheduler.events import (
     Instruction,
     Interrupt,
     ObjectSpilled,
+    Offer,
     ReadAhead,
     RecallQueued,
     Refuse,
@@ -44,6 +45,7 @@ from dask_mars.scheduler.events import (
     Spill,
     UseRestored,
     UseSpilled,
+    WithdrawOffer,
 )
 from dask_mars.scheduler.objects import ObjectId
 
@@ -213,6 +215,9 @@ class Executor:
         Run: _run,
         Free: lambda self, instruction: self._objects.free(self._runs[instruction.graph], instruction.chunks),
         Interrupt: _interrupt,
+        # The machine keeps the offers; the scheduler's log has these instructions for people.
+        Offer: lambda self, instruction: None,
+        WithdrawOffer: lambda self, instruction: None,
         RecallQueued: lambda self, instruction: self._workforce.request_recall(instruction.worker),
         Spill: _spill,
         UseSpilled: _use_spilled,

@@ -132,7 +132,7 @@ def _reasons(
         yield f"{name} waits for {len(missing)} of its {len(run.graph.inputs[chunk])} inputs"
         yield from _reasons(machine, run, graph_id, missing[0], now_s, steps, labels)
     else:
-        yield f"{name} is ready and {_why_ready(machine, run, chunk, now_s)}"
+        yield f"{name} is ready and {_why_ready(machine, run, chunk, now_s, labels)}"
 
 
 def _position(machine: Machine, graph_id: int, chunk: int, worker: int, step: RunningStep | None) -> str:
@@ -142,7 +142,7 @@ def _position(machine: Machine, graph_id: int, chunk: int, worker: int, step: Ru
     return f", behind {position} others" if position else ", and next or running"
 
 
-def _why_ready(machine: Machine, run: GraphRun, chunk: int, now_s: float) -> str:
+def _why_ready(machine: Machine, run: GraphRun, chunk: int, now_s: float, labels: Mapping[int, str]) -> str:
     graph_id = run.id
     due_s = machine.retry_due_s(graph_id, chunk)
     if due_s is not None:
@@ -156,6 +156,8 @@ def _why_ready(machine: Machine, run: GraphRun, chunk: int, now_s: float) -> str
     if missing := machine.missing_resources(graph_id, chunk):
         wanted = [f"{amount:g} {name}, of which {free:g} is free" for name, amount, free in missing]
         return f"waits for {' and '.join(wanted)}"
+    if workers := machine.offered_to(run.id, chunk):
+        return f"is offered to {' and '.join([labels.get(worker, worker_label(worker)) for worker in workers])}"
     return "waits for a worker"
 
 

@@ -11,7 +11,7 @@ from dask_mars.graph.ids import SubtaskIds
 from dask_mars.scheduler.estimates import Estimates, moved_mean
 from dask_mars.scheduler.events import GraphPlan
 from dask_mars.scheduler.objects import ObjectId, StoredObject
-from dask_mars.scheduler.policies import GraphView, MemoryPolicy, Policy
+from dask_mars.scheduler.policies import GraphView, MarsPolicy, Policy
 from dask_mars.scheduler.queues import Queues
 from dask_mars.scheduler.states import ENDED, LEGAL, State
 
@@ -47,7 +47,7 @@ class Graph:
         self,
         id: int,
         plan: GraphPlan,
-        make_policy: Callable[[GraphView, Mapping[int, int]], Policy] = MemoryPolicy,
+        make_policy: Callable[[GraphView, Mapping[int, int]], Policy] = MarsPolicy,
         slots: Mapping[int, int] | None = None,
         credible_bytes: int | None = None,
     ) -> None:

@@ -11,7 +11,17 @@ from collections.abc import Callable, Collection, Sequence
 
 from dask_mars.scheduler.admission import Admission, Blocked, OperandCost
 from dask_mars.scheduler.bookkeeping import FINISHED, READY, RUNNING, UNSCHEDULED, Graph
-from dask_mars.scheduler.events import CLIENT, Instruction, ReadAhead, RecallQueued, Refuse, Resources, Run
+from dask_mars.scheduler.events import (
+    CLIENT,
+    Instruction,
+    Offer,
+    ReadAhead,
+    RecallQueued,
+    Refuse,
+    Resources,
+    Run,
+    WithdrawOffer,
+)
 from dask_mars.scheduler.parameters import Parameters
 from dask_mars.scheduler.quotas import Quotas
 from dask_mars.scheduler.recall import Recalls
@@ -124,6 +134,8 @@ class Dispatcher:
 
     def _hand_over(self, worker: Worker, graph: Graph, chunk: int, cost_s: float) -> Sequence[int]:
         """Count a chunk as dispatched to a worker; return the successors whose inputs are all dispatched now."""
+        if graph.queues.shared_offers:
+            self._withdraw_offer(graph, chunk, worker.id)
         complete = graph.dispatch(chunk)
         graph.hold(chunk, worker.id)
         worker.add(graph.id, chunk, cost_s, self.workforce.now_s)
@@ -134,6 +146,21 @@ class Dispatcher:
             # A chunk with resources must not wait in a worker's queue while it holds them.
             complete = [successor for successor in complete if successor not in resources]
         return complete
+
+    def _make_offers(self, graph: Graph) -> None:
+        """Emit the new offers to several workers."""
+        queues = graph.queues
+        for chunk in queues.new_offers:
+            if workers := queues.shared_offers.get(chunk):
+                self._emit(Offer(graph.id, chunk, workers))
+        queues.new_offers.clear()
+
+    def _withdraw_offer(self, graph: Graph, chunk: int, taker: int) -> None:
+        """Withdraw a chunk that one worker takes from the others that it was offered to."""
+        self._make_offers(graph)
+        others = [worker for worker in graph.queues.shared_offers.pop(chunk, ()) if worker != taker]
+        if others:
+            self._emit(WithdrawOffer(graph.id, chunk, others))
 
     # -- dispatch to workers ----------------------------------------------------------------------------------
 
@@ -155,6 +182,8 @@ class Dispatcher:
     def _dispatch_graph(self, graph: Graph) -> bool:
         """Give each worker with room a share of the graph's READY chunks and their successors."""
         queues, workforce = graph.queues, self.workforce
+        if queues.new_offers:
+            self._make_offers(graph)
         places = workforce.open_to(graph.plan)
         served: list[Worker] = []
         position, count = 0, len(places)
@@ -170,7 +199,7 @@ class Dispatcher:
             if chunks:
                 served.append(worker)
                 self._emit(Run(worker.id, graph.id, chunks, graph.restores(worker.id, chunks)))
-            elif not has_followers and queues.offers is None:
+            elif not has_followers and not queues.offered:
                 # The others have more load: they could not take these chunks either.
                 position = workforce.next_position(places, position, queues.followers)
             elif not queues.has_queued:
@@ -189,10 +218,11 @@ class Dispatcher:
         costs: dict[int, OperandCost] = {}
         chunks: list[int] = []
         passed: list[tuple[list[int], int]] = []
-        ready = queues.ready
         while len(chunks) < parameters.batch_limit:
-            if queues.is_divided:
-                ready = queues.queue_for(worker.id, not worker.dispatched, self._are_free)
+            is_divided = queues.is_divided
+            ready = (
+                queues.queue_for(worker.id, not worker.dispatched, self._are_free) if is_divided else queues.ready
+            )
             follows = bool(followers) and not (share and ready and ready[0] < followers[0])
             if not follows and not (share and ready):
                 break

@@ -318,6 +318,24 @@ class Interrupt:
 
 
 @dataclass(slots=True)
+class Offer:
+    """Offer a READY chunk to several workers; the first that is free takes it."""
+
+    graph: int
+    chunk: int
+    workers: Sequence[int]
+
+
+@dataclass(slots=True)
+class WithdrawOffer:
+    """Withdraw a chunk from the workers that it was offered to and that have not taken it."""
+
+    graph: int
+    chunk: int
+    workers: Sequence[int]
+
+
+@dataclass(slots=True)
 class RecallQueued:
     """Recall the queue of a worker that runs a long chunk."""
 
@@ -444,6 +462,8 @@ Instruction = (
     Run
     | Free
     | Interrupt
+    | Offer
+    | WithdrawOffer
     | RecallQueued
     | Spill
     | UseSpilled

@@ -66,7 +66,7 @@ def forecast(
     num_workers: int,
     store_limit: int,
     memory_limit: int,
-    policy: str = "memory",
+    policy: str = "mars",
 ) -> Forecast:
     """Simulate the computation of a graph."""
     parameters = Parameters(policy, num_workers=num_workers, store_limit=store_limit, memory_limit=memory_limit)

@@ -163,7 +163,7 @@ class Handlers:
                     self._objects.moved_to_disk(graph.objects[chunk])
             if self._memory.is_limited:
                 self.dispatcher.quotas.learn_sizes(graph, event)
-        if graph.queues.offers is not None:
+        if graph.queues.chooses_workers:
             graph.makers.update(dict.fromkeys(event.chunks, event.worker))
 
     def _finish(self, graph: Graph, chunks: Sequence[int]) -> list[int]:

@@ -123,6 +123,10 @@ class Machine:
         taken = self._graphs[graph].plan.resources.get(chunk, ())
         return [(name, amount, free[name]) for name, amount in taken if amount > free[name]]
 
+    def offered_to(self, graph: int, chunk: int) -> list[int]:
+        """Return the workers that a READY chunk is offered to; none if every worker may take it."""
+        return self._graphs[graph].queues.offered_to(chunk)
+
     @property
     def over_share(self) -> list[int]:
         """Return the workers that exceeded their share at the last measurement."""

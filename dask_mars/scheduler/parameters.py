@@ -13,7 +13,7 @@ class Parameters:
     """The policy, and the numbers that shape the machine's decisions."""
 
     #: Order of chunks and choice of workers: a name in `policies.POLICIES`.
-    policy: str = "memory"
+    policy: str = "mars"
     #: Search order for dividing initial chunks among workers, if the policy does that.
     assignment: Traversal = "breadth-first"
     num_workers: int = 1

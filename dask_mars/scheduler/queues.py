@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from dask_mars.scheduler.events import GraphPlan, Resources
 from dask_mars.scheduler.policies import Policy, Prioritized
@@ -26,20 +26,22 @@ class Queues:
         #: READY chunks for all workers, and for the user's process.
         self.ready: list[int] = []
         self.client: list[int] = []
-        #: By worker, the READY chunks offered to it; None if every worker may take any chunk.
-        self.offers: dict[int, list[int]] | None = None
-        if type(policy).workers_for is not Policy.workers_for:
-            self.offers = {}
+        #: By worker, the READY chunks offered to it; all of these are in `offered`, too.
+        self.offers: dict[int, list[int]] = {}
+        self.offered: list[int] = []
+        #: Whether the policy chooses workers.
+        self.chooses_workers = type(policy).workers_for is not Policy.workers_for
         #: READY chunks by their resources.
         self.restricted: dict[Resources, list[int]] = {}
-        #: Whether workers take from more queues than one.
-        self.is_divided = self.offers is not None or bool(plan.resources)
         #: By worker, chunks whose missing inputs are all dispatched to that worker.
         self.followers: dict[int, list[int]] = {}
         #: READY chunks in no queue, whose retry is delayed.
         self.delayed: set[int] = set()
         #: Dispatches in a row that passed a chunk without room.
         self.passes = 0
+        #: Workers of the chunks that are offered to several, until one has taken it; and the new ones of these.
+        self.shared_offers: dict[int, Sequence[int]] = {}
+        self.new_offers: list[int] = []
         self._policy = Prioritized(policy) if any(plan.priorities.values()) else policy
         self.on_ready: Callable[[int, int | None], None] = self._policy.on_ready
         #: Key of a queued chunk, smallest first; and chunk of a key.
@@ -51,29 +53,37 @@ class Queues:
         """Return the policy."""
         return self._policy
 
+    @property
+    def is_divided(self) -> bool:
+        """Return whether workers take from more queues than one."""
+        return bool(self.offered or self._resources)
+
     def push(self, chunk: int) -> None:
         """Queue a READY chunk."""
-        for queue in self._queues_of(chunk) if self.is_divided else (self.ready,):
-            heapq.heappush(self.client if self._in_client[chunk] else queue, self.key_of(chunk))
-
-    def _queues_of(self, chunk: int) -> list[list[int]]:
-        """Return the queues of a chunk: by its resources, or by the workers it is offered to."""
-        taken = self._resources.get(chunk)
-        if taken is not None:
-            return [self.restricted.setdefault(taken, [])]
-        if self.offers is None or self._in_client[chunk]:
-            return [self.ready]
-        workers = self._policy.workers_for(chunk)
-        return [self.offers.setdefault(worker, []) for worker in workers] if workers else [self.ready]
+        key = self.key_of(chunk)
+        if self._in_client[chunk]:
+            heapq.heappush(self.client, key)
+        elif self._resources and (taken := self._resources.get(chunk)) is not None:
+            heapq.heappush(self.restricted.setdefault(taken, []), key)
+        elif self.chooses_workers and (workers := self._policy.workers_for(chunk)):
+            for worker in workers:
+                heapq.heappush(self.offers.setdefault(worker, []), key)
+            heapq.heappush(self.offered, key)
+            if len(workers) > 1:
+                self.shared_offers[chunk] = workers
+                self.new_offers.append(chunk)
+        else:
+            heapq.heappush(self.ready, key)
 
     def push_all(self, chunks: Iterable[int]) -> None:
         """Queue the first READY chunks."""
-        if self.is_divided:
-            for chunk in chunks:
-                self.push(chunk)
-            return
+        is_restricted = self._resources.__contains__
+        workers_for = self._policy.workers_for if self.chooses_workers else None
         for chunk in chunks:
-            (self.client if self._in_client[chunk] else self.ready).append(self.key_of(chunk))
+            if is_restricted(chunk) or (workers_for is not None and workers_for(chunk)):
+                self.push(chunk)
+            else:
+                (self.client if self._in_client[chunk] else self.ready).append(self.key_of(chunk))
         heapq.heapify(self.ready)
         heapq.heapify(self.client)
 
@@ -97,6 +107,7 @@ class Queues:
         for queue in self.all():
             queue.clear()
         self.followers.clear()
+        self.shared_offers.clear()
 
     def all(self) -> list[list[int]]:
         """Return all queues of READY chunks."""
@@ -104,12 +115,12 @@ class Queues:
 
     def _others(self) -> Iterable[list[int]]:
         """Return the queues that are not open to every worker at all times."""
-        return itertools.chain(self.restricted.values(), self.offers.values() if self.offers else ())
+        return itertools.chain(self.restricted.values(), (self.offered,), self.offers.values())
 
     @property
     def has_queued(self) -> bool:
         """Return whether a worker could be given a chunk."""
-        return bool(self.ready or self.followers) or any(self._others())
+        return bool(self.ready or self.followers or self.offered) or any(self.restricted.values())
 
     def next_keys(self, count: int) -> list[int]:
         """Return the keys of chunks that may be dispatched next, up to `count` of those open to all workers."""
@@ -121,20 +132,29 @@ class Queues:
 
     def queue_for(self, worker: int, is_idle: bool, are_free: Callable[[Resources], bool]) -> list[int]:
         """Return the queue that a worker should take its next chunk from."""
-        # Its head is the first of the chunks offered to the worker, offered to all, or with free resources. An
-        # idle worker without offers takes from the worker with the most.
-        offers = self.offers or {}
-        candidates = [offers.get(worker, []), self.ready]
+        # Its head is the first of the chunks offered to the worker, offered to all, or with free resources; or the
+        # first of those offered to others, where the worker has none or the policy's lead is exceeded.
+        candidates = [self.ready]
+        if worker in self.offers:
+            candidates.append(self.offers[worker])
         candidates += [queue for taken, queue in self.restricted.items() if queue and are_free(taken)]
         for queue in candidates:
             self._drop_stale(queue)
         found = min(filter(None, candidates), default=self.ready)
-        if found or not is_idle:
+        offered, lead = self.offered, self._policy.lead
+        self._drop_stale(offered)
+        if not offered:
             return found
-        others = sorted(offers.items(), key=lambda entry: (-len(entry[1]), entry[0]))
-        for _, queue in others:
-            self._drop_stale(queue)
-        return next((queue for _, queue in others if queue), found)
+        if not found:
+            return offered if is_idle or lead is not None else found
+        place_of = self._policy.place_of
+        is_exceeded = lead is not None and place_of(found[0]) - place_of(offered[0]) > lead
+        return offered if is_exceeded else found
+
+    def offered_to(self, chunk: int) -> list[int]:
+        """Return the workers that a READY chunk is offered to; none if it is for all."""
+        key = self.key_of(chunk)
+        return sorted(worker for worker, queue in self.offers.items() if key in queue)
 
     def _drop_stale(self, queue: list[int]) -> None:
         """Drop chunks from the head of a queue that other queues have given out."""

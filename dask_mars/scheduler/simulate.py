@@ -37,7 +37,7 @@ class Simulation(NamedTuple):
 def simulate(
     plan: GraphPlan,
     num_workers: int,
-    policy: str = "memory",
+    policy: str = "mars",
     assignment: Traversal = "breadth-first",
     sizes_of: Callable[[int], tuple[int, int]] | None = None,
 ) -> Simulation:

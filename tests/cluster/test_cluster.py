@@ -51,6 +51,7 @@ from dask_mars.optimize.prepare import prepare
 from studies.graphs import handed_over
 from tests.array_calls import CALLS, Arrays, assert_close
 from tests.conftest import certificates, cluster_of_agents, eventually
+from tests.scheduler.decisions import decide, fields
 from tests.tasks import large_array, note, noted, pid_of, wait_for
 
 Get = Callable[..., Any]
@@ -491,6 +492,16 @@ def test_hosts_are_assigned_as_the_configuration_says() -> None:
             assert found_cut == cut_for(graph, hosts, (), {}, Requirements(), GraphShuffles(), Selections())
         found.add(tuple((subtask.host, tuple(subtask.chunks)) for subtask in found_cut.subtasks))
     assert len(found) == 2
+
+
+@pytest.mark.slow
+def test_mars_rules_and_choices_of_workers_decide_on_agents(tmp_path):
+    def compute():
+        with cluster_of_agents(3, threads_per_worker=2) as cluster, Client(cluster):
+            for collections in fields():
+                dask.compute(*collections, scheduler=dask_mars.get)
+
+    decide(compute, tmp_path)
 
 
 def test_a_current_client_is_used(cluster):

@@ -6,6 +6,7 @@ import operator
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -18,6 +19,7 @@ from dask_mars import Runtime
 from dask_mars.diagnostics import Listener, add_listener, remove_listener
 from dask_mars.scheduler.events import ChunksFinished, GraphSubmitted
 from tests.conftest import eventually
+from tests.scheduler.decisions import decide, fields
 
 
 class Order(Listener):
@@ -52,7 +54,7 @@ def order() -> Iterator[Order]:
 
 @pytest.fixture(scope="module")
 def mars() -> Iterator[Runtime]:
-    with Runtime(2, policy="mars") as runtime:
+    with Runtime(2, policy="mars-strict") as runtime:
         warm_up(runtime)
         yield runtime
 
@@ -86,13 +88,20 @@ CHAINS = {
 
 def test_what_deeper_ones_rely_upon_runs_first(mars: Runtime, runtime: Runtime, order: Order) -> None:
     """Seed 001, selection policy for operands."""
-    assert mars.get(CHAINS, ["s1", "d3"], num_workers=1) == (2, 4)
-    by_mars = [chunk for _, chunk in order.ran]
-    assert runtime.get(CHAINS, ["s1", "d3"], num_workers=1) == (2, 4)
-    by_memory = [chunk for _, chunk in order.ran]
-    # Ids are the graph's own order: the short chain comes first there.
-    assert by_memory == sorted(by_memory)
-    assert by_mars == [chunk for chunk in by_memory if chunk > 1] + by_memory[:2]
+    # Ids are the graph's own order: the short chain, of chunks 0 and 1, comes first there.
+    for each in (mars, runtime):
+        assert each.get(CHAINS, ["s1", "d3"], num_workers=1) == (2, 4)
+        assert [chunk for _, chunk in order.ran] == [2, 3, 4, 5, 0, 1]
+
+
+def test_mars_rules_and_choices_of_workers_decide_by_default(tmp_path: Path) -> None:
+    def compute() -> None:
+        with Runtime(2) as runtime:
+            warm_up(runtime)
+            for collections in fields():
+                dask.compute(*collections, scheduler=runtime.get)
+
+    decide(compute, tmp_path)
 
 
 def test_what_meets_again_begins_at_the_same_worker(mars: Runtime, order: Order) -> None:
@@ -133,6 +142,6 @@ def test_everything_is_computed(mars: Runtime) -> None:
 @pytest.mark.nightly
 def test_a_small_store_is_enough(order: Order) -> None:
     x = da.random.default_rng(0).random((500, 500), chunks=100)
-    with dask.config.set({"dask-mars.store-limit": "1 MiB"}), Runtime(2, policy="mars") as runtime:
+    with dask.config.set({"dask-mars.store-limit": "1 MiB"}), Runtime(2) as runtime:
         got = (x @ x.T).sum().compute(scheduler=runtime.get)
     np.testing.assert_allclose(got, (x @ x.T).sum().compute(scheduler="sync"))

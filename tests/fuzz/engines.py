@@ -57,7 +57,7 @@ def plan(seed: int, memory_limit: int | None = None, kills: bool | None = None) 
     small, killed, workers = chance.random() < 0.4, chance.random() < 0.3, chance.choice([1, 2, 2, 2, 3])
     settings: dict[str, Any] = {
         "idle-timeout": chance.choice(["10 minutes", "10 minutes", "50 ms"]),
-        "policy": chance.choice(["memory", "memory", "mars"]),
+        "policy": chance.choice(["mars", "mars", "memory", "mars-strict"]),
     }
     fixed = {
         "arena_threshold_bytes": chance.choice([16 << 10, 16 << 10, None, 0, 1 << 10]),

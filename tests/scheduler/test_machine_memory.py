@@ -477,7 +477,7 @@ def test_what_is_made_of_a_chunk_comes_next_if_it_takes_no_more_memory(piece_byt
     graph_plan = plan((), (0,), (), (2,), (1, 3), (0,), (2,), (5, 6), operand_of=[0, 1, 0, 1, 2, 1, 1, 2])
     sizes = sizes_of(graph_plan, 40, piece_bytes, 0)
     graph_plan.declared_bytes = sizes
-    host = Host(sizes, limit=1000, workers=1)
+    host = Host(sizes, limit=1000, workers=1, policy="memory")
     host.submit(graph_plan)
     host.run()
     assert host.started == order

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -34,6 +34,7 @@ from dask_mars.scheduler.events import (
     WorkerStarted,
 )
 from dask_mars.scheduler.machine import Machine, Parameters
+from dask_mars.scheduler.policies.mars import MarsPolicy
 
 WORKERS = 3
 PARAMETERS = Parameters(
@@ -334,10 +335,17 @@ class World:
             assert self.machine._workers[worker].load_s == 0.0
 
 
+@pytest.fixture(autouse=True, scope="module")
+def small_results_are_large() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MarsPolicy, "large_bytes", 1)
+        yield
+
+
 class RandomWorld(RuleBasedStateMachine):
     """Anything that can happen, in any order."""
 
-    policy = "memory"
+    policy = "mars"
 
     @initialize(workers=st.integers(0, WORKERS))
     def begin(self, workers: int) -> None:
@@ -448,7 +456,7 @@ class RandomWorld(RuleBasedStateMachine):
 class RandomWorldOfOffers(RandomWorld):
     """The same where chunks stand in queues of single workers."""
 
-    policy = "mars"
+    policy = "mars-strict"
 
 
 TestRandomWorld = RandomWorld.TestCase

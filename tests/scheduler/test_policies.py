@@ -11,14 +11,16 @@ import pytest
 
 from dask_mars import Runtime
 from dask_mars.scheduler.bookkeeping import Graph
-from dask_mars.scheduler.events import ChunksFinished, GraphSubmitted, Run
+from dask_mars.scheduler.events import ChunksFinished, GraphSubmitted, Offer, Run, WithdrawOffer
 from dask_mars.scheduler.policies import POLICIES, Policy, RankedPolicy
 from dask_mars.scheduler.policies.guarded import Guarded
-from dask_mars.scheduler.policies.mars import MarsPolicy
+from dask_mars.scheduler.policies.mars import MarsPolicy, StrictMarsPolicy
 from dask_mars.scheduler.policies.memory import MemoryPolicy
 from dask_mars.scheduler.policies.plugins import load_policy
 from dask_mars.testing import PolicyTests
+from studies.graphs import sized_graph
 from tests.machines import CheckedMachine, plan, tree
+from tests.scheduler.decisions import REASONS, counted_decisions, fields
 
 
 class TestMemory(PolicyTests):
@@ -31,6 +33,12 @@ class TestMars(PolicyTests):
     @pytest.fixture
     def policy(self) -> Any:
         return MarsPolicy
+
+
+class TestStrictMars(PolicyTests):
+    @pytest.fixture
+    def policy(self) -> Any:
+        return StrictMarsPolicy
 
 
 class Widest(RankedPolicy):
@@ -49,9 +57,9 @@ class TestOfAUser(PolicyTests):
 # -- seeds 001 and 003 --------------------------------------------------------------------------------------------
 
 
-def mars(workers: int = 1, **parameters: Any) -> CheckedMachine:
+def strict(workers: int = 1, **parameters: Any) -> CheckedMachine:
     """Make a machine whose workers take one chunk at a time, as all chunks take long."""
-    options = {"policy": "mars", "num_workers": workers, "window_s": 0.001, **parameters}
+    options = {"policy": "mars-strict", "num_workers": workers, "window_s": 0.001, **parameters}
     return CheckedMachine(workers, **options)
 
 
@@ -83,28 +91,28 @@ def chunks(order: list[tuple[int, int]]) -> list[int]:
 def test_those_that_deeper_ones_rely_upon_come_first() -> None:
     """Seed 001, selection policy for operands, rule 2: of two chains the one that leads deeper is begun first."""
     short, long = [(), (0,)], [(), (2,), (3,), (4,)]
-    assert chunks(run_all(mars(), plan(*short, *long))) == [2, 3, 4, 5, 0, 1]
+    assert chunks(run_all(strict(), plan(*short, *long))) == [2, 3, 4, 5, 0, 1]
 
 
 def test_deeper_ones_come_first() -> None:
     """Seed 001, rule 1: what was begun is ended before anything else is begun."""
-    assert chunks(run_all(mars(), plan((), (), (), (0,), (1,), (2,)))) == [0, 3, 1, 4, 2, 5]
+    assert chunks(run_all(strict(), plan((), (), (), (0,), (1,), (2,)))) == [0, 3, 1, 4, 2, 5]
 
 
 def test_those_with_smaller_results_come_first() -> None:
     """Seed 001, rule 3, where the others decide nothing."""
     sizes = [30, 10, 20]
-    assert chunks(run_all(mars(), plan((), (), (), declared_bytes=sizes))) == [1, 2, 0]
+    assert chunks(run_all(strict(), plan((), (), (), declared_bytes=sizes))) == [1, 2, 0]
 
 
 def test_the_rules_are_asked_in_their_order() -> None:
     """Seed 001: depth before demand, demand before size."""
     sizes = [1, 50, 1, 1, 1]
     # 1 leads deeper than 0 and is larger; 4 is alone.
-    assert chunks(run_all(mars(), plan((), (), (1,), (2,), (), declared_bytes=sizes))) == [1, 2, 3, 0, 4]
+    assert chunks(run_all(strict(), plan((), (), (1,), (2,), (), declared_bytes=sizes))) == [1, 2, 3, 0, 4]
 
 
-class RulesAlone(MarsPolicy):
+class RulesAlone(StrictMarsPolicy):
     """All chunks are offered to all."""
 
     def workers_for(self, chunk: int) -> None:
@@ -115,7 +123,7 @@ def test_a_tree_is_walked_as_the_picture_shows(monkeypatch: pytest.MonkeyPatch) 
     """Seed 003, 分布式地执行3: two workers, five steps: two results are kept; by levels, six."""
     monkeypatch.setitem(POLICIES, "rules alone", RulesAlone)
     submitted = tree(8, 2)
-    order = chunks(run_all(mars(2, policy="rules alone"), submitted))
+    order = chunks(run_all(strict(2, policy="rules alone"), submitted))
     assert kept_after(submitted, order, 10) == 2
     levels = sorted(order, key=lambda chunk: (depths(submitted)[chunk], chunk))
     assert kept_after(submitted, levels, 10) == 6
@@ -140,14 +148,14 @@ def depths(submitted: Any) -> list[int]:
 def test_initial_chunks_are_divided_by_a_search_of_the_graph() -> None:
     """Seed 001, allocating an initial worker: what meets again soon begins at the same worker."""
     # 0 1 -> 4 and 2 3 -> 5, numbered so that turns would mix them.
-    order = run_all(mars(2, assignment="depth-first"), plan((), (), (), (), (0, 2), (1, 3)))
+    order = run_all(strict(2, assignment="depth-first"), plan((), (), (), (), (0, 2), (1, 3)))
     where = {chunk: worker for worker, chunk in order}
     assert where[0] == where[2] != where[1] == where[3]
 
 
 def test_others_go_where_most_bytes_of_their_inputs_are() -> None:
     """Seed 003, Worker 选择策略: the worker that has most bytes of the inputs computes a chunk."""
-    machine = mars(2)
+    machine = strict(2)
     machine.post(GraphSubmitted(1, plan((), (), (0, 1), (0, 1))))
     for worker, chunk, size in ((0, 0, 10), (1, 1, 1000)):
         instructions = machine.post(ChunksFinished(worker, 1, [chunk], [1.0], {chunk: size}, {chunk: size}))
@@ -158,7 +166,7 @@ def test_others_go_where_most_bytes_of_their_inputs_are() -> None:
 
 def test_of_several_that_have_as_much_the_first_that_is_free_takes_it() -> None:
     """Seed 003, READY: a chunk is offered to all that were chosen; who is ready first gets it, once."""
-    machine = mars(3)
+    machine = strict(3)
     machine.post(GraphSubmitted(1, plan((), (), (), (0, 1))))
     machine.post(ChunksFinished(0, 1, [0], [1.0], {0: 5}, {0: 5}))
     instructions = machine.post(ChunksFinished(1, 1, [1], [1.0], {1: 5}, {1: 5}))
@@ -169,16 +177,59 @@ def test_of_several_that_have_as_much_the_first_that_is_free_takes_it() -> None:
 
 def test_nothing_is_handed_out_before_its_inputs_are_there() -> None:
     """Seed 001, UNSCHEDULED: by Mars's letter a chunk waits for its inputs at the scheduler, not at a worker."""
-    machine = mars(1, window_s=1.0)
+    machine = strict(1, window_s=1.0)
     instructions = machine.post(GraphSubmitted(1, plan((), (0,))))
     assert [run.chunks for run in instructions if isinstance(run, Run)] == [[0]]
+
+
+# -- the default: Mars's rules, behind what frees memory ----------------------------------------------------------
+
+
+def test_each_of_the_rules_and_of_the_choices_of_workers_decides() -> None:
+    graphs = [sized_graph(*collections) for collections in fields()]
+    for workers in (2, 3):
+        with counted_decisions() as counts:
+            for graph in graphs:
+                assert sorted(graph.simulate(workers, "mars").order) == sorted(graph.computed())
+        assert counts.keys() >= REASONS, counts
+
+
+@pytest.fixture
+def small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MarsPolicy, "large_bytes", 1)
+
+
+def by_default(workers: int) -> CheckedMachine:
+    return CheckedMachine(workers, policy="mars", num_workers=workers, window_s=0.001)
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_a_chunk_is_offered_to_those_that_made_its_inputs_and_withdrawn_when_one_takes_it() -> None:
+    """Seeds 001 and 003, READY: the first free worker of several takes an operand, the others are told."""
+    machine = by_default(3)
+    machine.post(GraphSubmitted(1, plan((), (), (), (0, 1))))
+    for worker, chunk in ((0, 0), (1, 1)):
+        instructions = machine.post(ChunksFinished(worker, 1, [chunk], [1.0], {chunk: 5}, {chunk: 5}))
+    assert instructions == [Offer(1, 3, [0, 1]), WithdrawOffer(1, 3, [1]), Run(0, 1, [3])]
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_a_worker_leaves_a_few_chunks_to_those_that_they_are_offered_to() -> None:
+    machine = by_default(2)
+    # Nothing frees memory, as all are results. Chunk 2 is offered to worker 0, which made most of its inputs.
+    inputs = [(), (), (0, 1), *[()] * 6, *[(source,) for source in range(3, 9)]]
+    machine.post(GraphSubmitted(1, plan(*inputs, outputs=range(15))))
+    assert machine.post(ChunksFinished(0, 1, [0], [1.0], {0: 50}, {0: 50})) == [Run(0, 1, [3])]
+    assert machine.post(ChunksFinished(1, 1, [1], [1.0], {1: 5}, {1: 5})) == [Run(1, 1, [4])]
+    assert machine.machine.offered_to(1, 2) == [0]
+    assert machine.post(ChunksFinished(1, 1, [4], [1.0])) == [Run(1, 1, [2])]
 
 
 # -- names --------------------------------------------------------------------------------------------------------
 
 
 def test_unknown_policies_are_refused() -> None:
-    with pytest.raises(ValueError, match="no scheduling policy 'nonsense', but mars, memory"):
+    with pytest.raises(ValueError, match="no scheduling policy 'nonsense', but mars, mars-strict, memory"):
         Runtime(policy="nonsense")
 
 
@@ -202,7 +253,7 @@ def test_policies_of_other_packages_are_found(monkeypatch: pytest.MonkeyPatch) -
 class TestGuarded(PolicyTests):
     @pytest.fixture
     def policy(self) -> Any:
-        return partial(Guarded, MarsPolicy)
+        return partial(Guarded, StrictMarsPolicy)
 
 
 def fails(*_: Any) -> Any:
@@ -228,7 +279,7 @@ WRONG: dict[str, Any] = {
 def test_a_policy_that_is_wrong_never_ends_an_engine(wrong: str, monkeypatch: Any, caplog: Any) -> None:
     monkeypatch.setitem(POLICIES, "wrong", partial(Guarded, WRONG[wrong]))
     submitted = tree(16, 2)
-    assert sorted(chunks(run_all(mars(2, policy="wrong"), submitted))) == list(range(31))
+    assert sorted(chunks(run_all(strict(2, policy="wrong"), submitted))) == list(range(31))
     told = [record for record in caplog.records if "a scheduling policy has failed" in record.message]
     assert len(told) == (wrong != "workers that are not there")
 

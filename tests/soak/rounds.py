@@ -135,7 +135,7 @@ def _configuration(rng: Generator, folder: Path, troubles: Troubles) -> tuple[di
         "store-limit": int(limit * rng.uniform(0.05, 0.6)),
         "cancel-grace": str(rng.choice(["20 ms", "200 ms"])),
         "idle-timeout": str(rng.choice(["0 s", "100 ms", "10 minutes", "10 minutes"])),
-        "policy": str(rng.choice(["memory", "mars"])),
+        "policy": str(rng.choice(["mars", "memory", "mars-strict"])),
         "assignment": str(rng.choice(["breadth-first", "depth-first"])),
         "scheduler-log": str(folder / "scheduler-{engine}.log"),
     }

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from benchmarks.report import MIB
 from dask_mars.optimize.prepare import prepare
+from dask_mars.scheduler.policies import POLICIES
 from studies import operands, preparation
 from studies.__main__ import main
 from studies.apart import call_apart
@@ -78,7 +79,7 @@ def test_graphs_are_about_as_large_as_asked_for():
 
 def test_policies_are_counted():
     sized = sized_graph((da.ones((8, 8), chunks=2) + 1).sum(), composed=False)
-    for policy in ("memory", "mars"):
+    for policy in POLICIES:
         simulation = sized.simulate(3, policy)
         assert sorted(simulation.order) == sorted(sized.computed())
         assert 0 < balance(sized, simulation, 3) <= 1

@@ -71,7 +71,7 @@ def make_picture(
     before: ChunkGraph,
     num_workers: int,
     name_of: Callable[[str], str],
-    policy: str = "memory",
+    policy: str = "mars",
     assignment: Traversal = "breadth-first",
 ) -> Picture:
     """Return the picture of a graph."""

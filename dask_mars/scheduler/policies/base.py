@@ -70,9 +70,13 @@ class Policy:
     run_ahead : bool
         Whether chunks may stand in a worker's queue behind their inputs. Otherwise they are dispatched when they
         are READY, which costs a message for each step of a chain.
+    lead : int or None
+        Maximum number of places by which a chunk that is offered to others precedes the one that a worker takes.
+        With None a worker takes from others only if it is idle and has no offers.
     """
 
     run_ahead = True
+    lead: int | None = None
 
     def __init__(
         self, graph: GraphView, slots: Mapping[int, int], assignment: Traversal = "breadth-first"
@@ -87,6 +91,10 @@ class Policy:
 
     def chunk_of(self, key: int) -> int:
         """Return the chunk that a key belongs to."""
+        return key
+
+    def place_of(self, key: int) -> int:
+        """Return the place of a key in the order, to compare with `lead`."""
         return key
 
     def on_ready(self, chunk: int, last: int | None) -> None:
@@ -114,7 +122,7 @@ class Policy:
     def workers_for(self, chunk: int) -> Sequence[int] | None:
         """Return the workers that a READY chunk is offered to, None for all.
 
-        The first free one of them takes it. An idle worker without any offers may take it as well.
+        The first free one of them takes it. Other workers may take it, too, as `lead` says.
         """
         return None
 
@@ -158,7 +166,7 @@ class Prioritized(RankedPolicy):
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self.run_ahead = policy.run_ahead
+        self.run_ahead, self.lead = policy.run_ahead, policy.lead
         self._priorities = policy.graph.plan.priorities
         # Chunks with known values are not computed, and have no priority.
         operands = enumerate(policy.graph.plan.operand_of)

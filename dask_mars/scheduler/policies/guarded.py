@@ -29,6 +29,8 @@ class Guarded(RankedPolicy):
         self._policy = self._asked(lambda: make_policy(graph, slots, assignment), None)
         if self._policy is not None:
             self.run_ahead = self._asked(lambda: bool(self._theirs.run_ahead), True)
+        if self._policy is not None:
+            self.lead = self._asked(lambda: _count(self._theirs.lead), None)
         super().__init__(graph, slots, assignment)
 
     @property
@@ -64,6 +66,10 @@ class Guarded(RankedPolicy):
         if self._policy is None:
             return None
         return self._asked(lambda: _numbers(self._theirs.workers_for(chunk)), None)
+
+
+def _count(value: Any) -> int | None:
+    return None if value is None else int(value)
 
 
 def _numbers(workers: Any) -> Sequence[int] | None:

@@ -1,4 +1,4 @@
-"""Mars's policies: three rules of priority, initial workers by a search of the graph, others by input bytes."""
+"""Mars's policies: the default, which puts what frees memory before Mars's rules, and the rules to the letter."""
 
 from __future__ import annotations
 
@@ -7,10 +7,79 @@ from collections.abc import Mapping, Sequence
 from dask_mars.scheduler.analyzer import depths
 from dask_mars.scheduler.assigner import Traversal, assign
 from dask_mars.scheduler.policies.base import GraphView, RankedPolicy
+from dask_mars.scheduler.policies.memory import MemoryPolicy
+
+#: Maximum number of chunks in the order that a worker leaves to the workers that they are offered to.
+_LEAD = 4
 
 
-class MarsPolicy(RankedPolicy):
-    """The policy that Mars describes."""
+class MarsPolicy(MemoryPolicy):
+    """Mars's three rules, behind what frees memory; a tie goes by the graph's depth-first order."""
+
+    # *Which chunk*: those that free as much memory as they take follow their inputs. Among several such consumers
+    # of one input the deeper one is first, then the one that deeper chunks rely upon, then the one with the
+    # smaller result. Of all others the deepest, and those that the deepest rely upon, come first.
+    # *Which worker*: chunks without inputs are offered to the worker of their region, which the assigner's search
+    # finds; others to the workers that have made most of the bytes of their inputs, if these are large.
+
+    #: Bytes of a result from which on it counts which worker has made it.
+    large_bytes = 64 << 10
+
+    def __init__(
+        self, graph: GraphView, slots: Mapping[int, int], assignment: Traversal = "breadth-first"
+    ) -> None:
+        super().__init__(graph, slots, assignment)
+        self.lead = min(len(slots), _LEAD)
+        plan = graph.plan
+        self._depth, self._demand = depths(plan)
+        self._deepest = deepest = max(self._depth, default=0)
+        #: Distance of the keys of neighbouring places: so many ranks there are at one, by depth, demand and size.
+        self._unit = (deepest + 1) * (deepest + 2) * 64 * self._count
+        self._declared = declared = plan.declared_bytes
+        self._regions: Mapping[int, int] = {}
+        if len(slots) > 1 and declared is not None and max(filter(None, declared), default=0) >= self.large_bytes:
+            self._regions = assign(plan, slots, assignment)
+
+    def key_of(self, chunk: int) -> int:
+        """Return the place of a chunk, and its rank by Mars's rules among those with the same place."""
+        count, deepest, depth, demand = self._count, self._deepest, self._depth[chunk], self._demand[chunk]
+        place = self._places.get(chunk)
+        if place is None:
+            # Behind those that free memory, whose keys are negative.
+            return (deepest - max(depth, demand)) * count + chunk
+        rank = (deepest - depth) * (deepest + 2) + deepest - demand
+        size = 0 if self._declared is None else self._declared[chunk] or 0
+        return (place - count) * self._unit + (rank * 64 + size.bit_length()) * count + chunk
+
+    def place_of(self, key: int) -> int:
+        """Return the place of a key."""
+        return key if key >= 0 else key // self._unit
+
+    def _present_place(self, chunk: int) -> int:
+        return self._places.get(chunk, self._count)
+
+    def workers_for(self, chunk: int) -> Sequence[int] | None:
+        """Return the worker of a chunk's region, or the workers that have made most bytes of its large inputs."""
+        graph = self.graph
+        inputs = graph.plan.inputs[chunk]
+        if not inputs:
+            region = self._regions.get(chunk)
+            return None if region is None else (region,)
+        made: dict[int, int] = {}
+        for source in inputs:
+            size = graph.bytes_of(source)
+            if size >= self.large_bytes:
+                worker = graph.makers.get(source)
+                if worker is not None and worker in self.slots:
+                    made[worker] = made.get(worker, 0) + size
+        if not made:
+            return None
+        most = max(made.values())
+        return [worker for worker, size in sorted(made.items()) if 2 * size >= most]
+
+
+class StrictMarsPolicy(RankedPolicy):
+    """Mars's rules to the letter."""
 
     # *Which chunk*: deeper ones first, then chunks that deeper ones rely upon, then chunks with smaller results.
     # *Which worker*: the assigner's search divides chunks without inputs. Others are offered to the workers that

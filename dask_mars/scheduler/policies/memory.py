@@ -1,4 +1,4 @@
-"""The default policy: the graph's depth-first order, changed where that keeps fewer bytes in the store."""
+"""The graph's depth-first order, changed where that keeps fewer bytes in the store."""
 
 from __future__ import annotations
 
@@ -52,9 +52,15 @@ class MemoryPolicy(Policy):
         inputs = self._inputs[chunk]
         if inputs:
             behind = max([places.get(source, source) for source in inputs]) if places else max(inputs)
-            # Most chunks stand there anyway.
-            if behind < chunk - 1 and (self._frees_memory(chunk) or self._siblings_fit_input(chunk)):
+            if behind < self._present_place(chunk) and (
+                self._frees_memory(chunk) or self._siblings_fit_input(chunk)
+            ):
                 places[chunk] = behind
+
+    def _present_place(self, chunk: int) -> int:
+        """Return the place before which a chunk can be brought forward."""
+        # Most chunks stand directly behind an input anyway.
+        return self._places.get(chunk, chunk - 1)
 
     def _siblings_fit_input(self, chunk: int) -> bool:
         """Return whether all consumers of a chunk's input together take no more memory than the input."""
@@ -68,15 +74,17 @@ class MemoryPolicy(Policy):
     def _frees_memory(self, chunk: int, missing: int | None = None) -> bool:
         """Return whether running a chunk, after its missing input, frees about as much memory as it takes."""
         graph = self.graph
-        undispatched_consumers, is_output = graph.undispatched_consumers, graph.is_output
+        undispatched_consumers, is_output, persisted = (
+            graph.undispatched_consumers,
+            graph.is_output,
+            graph.plan.objects,
+        )
         expected_bytes = graph.estimates.expected_bytes
-        last = [
-            source
-            for source in graph.plan.inputs[chunk]
+        freed_bytes = 0
+        for source in self._inputs[chunk]:
             # Persisted objects are not freed.
-            if undispatched_consumers[source] == 1 and not is_output[source] and source not in graph.plan.objects
-        ]
-        freed_bytes = sum(map(graph.bytes_of, last))
+            if undispatched_consumers[source] == 1 and not is_output[source] and source not in persisted:
+                freed_bytes += graph.bytes_of(source)
         if not freed_bytes:
             return False
         need = expected_bytes(chunk)
@@ -110,6 +118,10 @@ class MemoryPolicy(Policy):
         elif graph.undispatched_inputs[chunk] == 1:
             missing = next(source for source in graph.plan.inputs[chunk] if graph.state[source] <= _READY)
             place = self._places.get(dispatched, dispatched)
-            if graph.is_next(missing) and place < missing - 1 and self._frees_memory(chunk, missing):
+            if (
+                graph.is_next(missing)
+                and place < self._present_place(missing)
+                and self._frees_memory(chunk, missing)
+            ):
                 self._places[missing] = place
                 graph.push(missing)
