@@ -39,7 +39,7 @@ class Case:
 
     def __init__(self) -> None:
         self.removed: list[ObjectRef] = []
-        self.run = SimpleNamespace(number=2, refs=[None, None, None, array_at(0)], values={}, literal_blocks=[])
+        self.run = SimpleNamespace(id=2, refs=[None, None, None, array_at(0)], values={}, literal_blocks=[])
         self.workers = {0: Worker({2: {3}}), 1: Worker({2: {1}})}
         store: Any = SimpleNamespace(own=5)
         runs: Any = {2: self.run}
