@@ -93,6 +93,5 @@ def _criteria(policy: MarsPolicy, chunk: int) -> list[tuple[str, int]]:
     depth, demand = policy._depth[chunk], policy._demand[chunk]
     if place is None:
         return [("frees memory", 1), ("demand", max(depth, demand)), ("order", chunk)]
-    size = 0 if policy._declared is None else policy._declared[chunk] or 0
-    rules = [("depth", depth), ("demand", demand), ("size", size.bit_length())]
+    rules = [("depth", depth), ("demand", demand), ("size", policy._declared_size(chunk))]
     return [("frees memory", 0), ("order", place), *rules, ("order", chunk)]

@@ -11,6 +11,8 @@ from dask_mars.scheduler.policies.memory import MemoryPolicy
 
 #: Maximum number of chunks in the order that a worker leaves to the workers that they are offered to.
 _LEAD = 4
+#: Number of magnitudes of sizes, by powers of two.
+_SIZES = 64
 
 
 class MarsPolicy(MemoryPolicy):
@@ -34,11 +36,31 @@ class MarsPolicy(MemoryPolicy):
         self._depth, self._demand = depths(plan)
         self._deepest = deepest = max(self._depth, default=0)
         #: Distance of the keys of neighbouring places: so many ranks there are at one, by depth, demand and size.
-        self._unit = (deepest + 1) * (deepest + 2) * 64 * self._count
-        self._declared = declared = plan.declared_bytes
+        self._unit = (deepest + 1) * (deepest + 2) * _SIZES * self._count
         self._regions: Mapping[int, int] = {}
-        if len(slots) > 1 and declared is not None and max(filter(None, declared), default=0) >= self.large_bytes:
+        if len(slots) > 1 and self._begins_large():
             self._regions = assign(plan, slots, assignment)
+
+    def _begins_large(self) -> bool:
+        """Return whether an operand without inputs declares large results."""
+        plan = self.graph.plan
+        declared = plan.declared_bytes
+        if declared is None:
+            return False
+        # Declared sizes are computed on request: one stands for all of its operand.
+        first: dict[int, int] = {}
+        for chunk, operand in enumerate(plan.operand_of):
+            if operand >= 0 and operand not in first and not plan.inputs[chunk]:
+                first[operand] = chunk
+        return any((declared[chunk] or 0) >= self.large_bytes for chunk in first.values())
+
+    def _declared_size(self, chunk: int) -> int:
+        """Return the magnitude of a chunk's declared size, 0 where it is alone with its inputs' place."""
+        graph = self.graph
+        declared = graph.plan.declared_bytes
+        if declared is None or all(len(graph.successors[source]) == 1 for source in self._inputs[chunk]):
+            return 0
+        return min((declared[chunk] or 0).bit_length(), _SIZES - 1)
 
     def key_of(self, chunk: int) -> int:
         """Return the place of a chunk, and its rank by Mars's rules among those with the same place."""
@@ -48,8 +70,7 @@ class MarsPolicy(MemoryPolicy):
             # Behind those that free memory, whose keys are negative.
             return (deepest - max(depth, demand)) * count + chunk
         rank = (deepest - depth) * (deepest + 2) + deepest - demand
-        size = 0 if self._declared is None else self._declared[chunk] or 0
-        return (place - count) * self._unit + (rank * 64 + size.bit_length()) * count + chunk
+        return (place - count) * self._unit + (rank * _SIZES + self._declared_size(chunk)) * count + chunk
 
     def place_of(self, key: int) -> int:
         """Return the place of a key."""
