@@ -159,9 +159,11 @@ def parse_duration(given: Any, name: str) -> float:
     return seconds
 
 
-def reconnect_s() -> float:
-    """Return how long computations wait for a scheduler that is lost: ``dask-mars.cluster.reconnect-timeout``."""
+def reconnect_s() -> float | None:
+    """Return how long computations wait for a scheduler that is lost, in seconds; None if it is not set."""
     given = get("cluster.reconnect-timeout")
+    if given is None:
+        return None
     return parse_duration(given, "dask-mars.cluster.reconnect-timeout") if given else 0.0
 
 

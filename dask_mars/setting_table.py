@@ -78,8 +78,10 @@ SETTINGS = (
         "whose cluster has such workers."),
     Setting("cluster.reconnect-timeout", None, {"type": ["number", "string", "null"]},
         "How long a computation waits for a lost scheduler to come back at its address, or in its scheduler "
-        "file, with an agent; then it is submitted again. With null it fails at once, as under Dask's own "
-        "scheduler. It is also how long `dask-mars-worker --reconnect` waits, by default 10 minutes."),
+        "file, with an agent; then it is submitted again. With null it waits as long as the agents, if all were "
+        "started with `--reconnect`, or 10 minutes if it has a checkpoint; otherwise, and with 0, it fails at "
+        "once, as under Dask's own scheduler. It is also how long `dask-mars-worker --reconnect` waits, by "
+        "default 10 minutes."),
     Setting("policy", "mars", _TEXT,
         'In which order chunks run, and on which workers. "mars" has Mars\'s rules behind what frees memory, '
         '"mars-strict" these rules alone, "memory" the graph\'s order and any worker; other packages may bring '

@@ -55,7 +55,7 @@ CALLS: list[tuple[str, Callable[[Any], Any], type[Exception], str]] = [
         "no such policy",
         lambda _: Made(policy="best").get(GRAPH, "x"),
         ValueError,
-        "'best', but mars, memory",
+        "'best', but mars, mars-strict, memory",
     ),
     ("a list of resources", lambda _: Made(resources=["GPU"]), ValueError, "as in {'GPU': 1}"),
     (

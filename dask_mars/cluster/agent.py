@@ -25,7 +25,7 @@ from dask_mars import config
 from dask_mars.client.computation import run_graph
 from dask_mars.cluster.admission import NoLongerNeeded
 from dask_mars.cluster.distributed_api import GatherDepSuccessEvent, thread_state
-from dask_mars.cluster.marks import IDENTITY, LEAVE_S, MARK
+from dask_mars.cluster.marks import IDENTITY, LEAVE_S, MARK, RECONNECTS
 from dask_mars.cluster.metrics import measure
 from dask_mars.cluster.progress import ProgressSender, SubtaskObserver
 from dask_mars.cluster.stored_result import StoredResult, plain, release_unread
@@ -73,6 +73,9 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
     spill_directory : str, optional
         Directory for results beyond that. Default: ``dask-mars.spill-directory``, else the worker's local
         directory.
+    reconnect_s : float, optional
+        How long the command around it waits for a lost scheduler, in seconds; calls wait as long. Default: it does
+        not.
     **kwargs
         As for `distributed.Worker`. ``nthreads`` is the number of worker processes, and of concurrent subtasks;
         ``memory_limit`` covers the agent and its worker processes together. Dask's scheduler sees the sum of that
@@ -84,11 +87,13 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         *args: Any,
         store_limit: int | float | str | None = None,
         spill_directory: str | None = None,
+        reconnect_s: float = 0.0,
         **kwargs: Any,
     ) -> None:
         told = dict(kwargs.pop("startup_information", None) or {})
         told[MARK] = lambda worker: __version__
         told[IDENTITY] = lambda worker: worker.id
+        told[RECONNECTS] = lambda worker: reconnect_s
         # Results live in the engine's store, which has its own limit; Dask's spilling would write copies to disk.
         kwargs.setdefault("data", {})
         super().__init__(*args, startup_information=told, **kwargs)

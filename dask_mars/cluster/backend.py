@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from distributed import Client, Future, get_worker
 
-from dask_mars import config
 from dask_mars.client.backend import GraphBackend, RestartComputation, Work
 from dask_mars.client.callbacks import Observer, TellOnce
 from dask_mars.client.records import Record, Records
@@ -25,6 +24,7 @@ from dask_mars.cluster.reconnection import (
     cluster_behind,
     is_of_lost_scheduler,
     may_come_back,
+    patience_s,
     refuse_lost,
 )
 from dask_mars.cluster.requirements import RequirementsFinder, find_requirements
@@ -78,7 +78,7 @@ class ClusterBackend(GraphBackend):
     def _compute(self, request: Request, record: Record) -> Any:
         self._losses, self._told = 0, None
         if not self._hosts:
-            waiting = Reconnection(SchedulerConnection(self._client), config.reconnect_s())
+            waiting = Reconnection(SchedulerConnection(self._client), patience_s(self._client))
             self._client, self._hosts = waiting.wait(record)
         return super()._compute(request, record)
 
@@ -87,7 +87,7 @@ class ClusterBackend(GraphBackend):
             # Files could not be removed: no call waits for the end.
             return False
         # A new submission within this call has the same keys, even random ones.
-        if not config.reconnect_s() and not super()._is_saved(work, checkpoint):
+        if not patience_s(self._client) and not super()._is_saved(work, checkpoint):
             return False
         if unshared := self._unshared(checkpoint.directory, work):
             warnings.warn(
@@ -115,7 +115,7 @@ class ClusterBackend(GraphBackend):
     def run(self, work: Work) -> dict[int, Any]:
         """Compute a graph; see `GraphBackend.run`."""
         refuse_lost(work.graph.values.values(), self._client)
-        timeout_s = config.reconnect_s()
+        timeout_s = patience_s(self._client, is_saved=work.session is not None)
         saving = None
         if work.session is not None:
             # Few computations are saved.
@@ -154,7 +154,7 @@ class ClusterBackend(GraphBackend):
             try:
                 return unshared_with(self._client, self._hosts, directory)
             except Exception as error:
-                timeout_s = config.reconnect_s()
+                timeout_s = patience_s(self._client, is_saved=True)
                 if not timeout_s or not connection.was_lost(error):
                     raise
                 self._reconnect(connection, work, timeout_s, SideEffects(), error)

@@ -130,7 +130,7 @@ def main(
     if reconnect_s and given["death_timeout"] is None:
         # A starting agent would wait forever, for one scheduler at one address.
         given["death_timeout"] = _START_S
-    options = _options(nanny, **given)
+    options = _options(nanny, **given) | {"reconnect_s": reconnect_s}
     with _pid_file(pid_file):
         if nanny:
             # The nanny would count shared memory that the agent has read as the agent's own.

@@ -6,6 +6,8 @@ from __future__ import annotations
 MARK = "dask-mars"
 #: Key of an agent's unique id; another agent may reuse its address.
 IDENTITY = "dask-mars-id"
+#: Key of how long an agent waits for a lost scheduler, in seconds; 0 if it does not.
+RECONNECTS = "dask-mars-reconnects"
 #: The scheduler's reason for subtasks that were cancelled on its page.
 CANCELLED_ON_PAGE = "cancelled on dask_mars's page"
 #: Longest time for a leaving host to hand its results to others, in seconds.

@@ -13,7 +13,7 @@ from dask_mars import config
 from dask_mars.cluster.admission import workers_of
 from dask_mars.cluster.distributed_api import Status, get_address_host
 from dask_mars.cluster.map_outputs import Selections
-from dask_mars.cluster.marks import IDENTITY, MARK
+from dask_mars.cluster.marks import IDENTITY, MARK, RECONNECTS
 from dask_mars.cluster.partition.hosts import Hosts, place_on_hosts
 from dask_mars.cluster.partition.subtasks import Subtask, cut, estimate_bytes
 from dask_mars.cluster.requirements import Requirements
@@ -37,6 +37,8 @@ class AgentInfo:
     resources: Mapping[str, float]
     #: Unique id: another agent may reuse the address.
     id: str = ""
+    #: Its wait for a lost scheduler, in seconds; 0 for none.
+    reconnect_s: float = 0.0
 
     def is_one_of(self, workers: Collection[str]) -> bool:
         """Return whether it is among workers named by address, name or IP address, as Dask allows."""
@@ -65,7 +67,14 @@ def agents_among(workers: Mapping[str, Mapping[str, Any]]) -> list[AgentInfo]:
     }
     warn_of_other_versions({told[MARK] for told in agents.values()})
     return [
-        AgentInfo(address, told["nthreads"], str(told["name"]), told["resources"], told.get(IDENTITY, ""))
+        AgentInfo(
+            address,
+            told["nthreads"],
+            str(told["name"]),
+            told["resources"],
+            told.get(IDENTITY, ""),
+            told.get(RECONNECTS, 0.0),
+        )
         for address, told in agents.items()
     ]
 

@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 _LOST = "scheduler-connection-lost"
 #: Advice in the error of a computation that has lost its scheduler.
 HOW_TO_RECONNECT = (
-    "dask_mars: a computation waits for a scheduler that comes back, and is submitted again, where "
-    "dask-mars.cluster.reconnect-timeout says for how long; agents wait with dask-mars-worker --reconnect"
+    "dask_mars: a computation waits for a scheduler that comes back, and is submitted again, if its agents were "
+    "started as dask-mars-worker --reconnect, or where dask-mars.cluster.reconnect-timeout says for how long"
 )
 #: Time that a client may take to notice a broken connection after one of its threads has, in seconds.
 _NOTICE_S = 1.0
@@ -49,8 +49,10 @@ _lock = Lock()
 _successors: weakref.WeakKeyDictionary[Client, Client] = weakref.WeakKeyDictionary()
 #: Successors in use.
 _ours: weakref.WeakSet[Client] = weakref.WeakSet()
-#: Clients whose clusters had agents.
-_had_agents: weakref.WeakSet[Client] = weakref.WeakSet()
+#: Clients whose clusters had agents, and how long these wait for a lost scheduler; 0 if one of them does not.
+_agents_wait_s: weakref.WeakKeyDictionary[Client, float] = weakref.WeakKeyDictionary()
+#: Wait by default where results are saved and agents do not say how long they wait, in seconds.
+_DEFAULT_S = 600.0
 
 
 def latest(client: Client) -> Client:
@@ -69,17 +71,30 @@ def cluster_behind(client: Client) -> tuple[Client, list[AgentInfo]]:
         if client.status == "running":
             hosts = find_agents(client)
     except OSError:
-        if not config.reconnect_s():
+        if not patience_s(client):
             raise
     if hosts:
-        _had_agents.add(client)
+        _record_agents(client, hosts)
     return client, hosts
 
 
+def _record_agents(client: Client, hosts: Sequence[AgentInfo]) -> None:
+    _agents_wait_s[client] = min([host.reconnect_s for host in hosts])
+
+
+def patience_s(client: Client, is_saved: bool = False) -> float:
+    """Return how long computations wait for a lost scheduler, in seconds; 0 if they fail at once."""
+    # By default they wait for agents that wait themselves, and where results are saved outside of the cluster.
+    given = config.reconnect_s()
+    if given is not None:
+        return given
+    return _agents_wait_s.get(client, 0.0) or (_DEFAULT_S if is_saved else 0.0)
+
+
 def may_come_back(client: Client) -> bool:
-    """Return whether computations wait for agents: the cluster had some, and `reconnect-timeout` is set."""
+    """Return whether computations wait for agents that the cluster had."""
     is_open = client.status in ("running", "connecting")
-    return is_open and client in _had_agents and config.reconnect_s() > 0
+    return is_open and client in _agents_wait_s and patience_s(client) > 0
 
 
 def close_successors() -> None:
@@ -308,7 +323,7 @@ class Reconnection:
                 if len(hosts) >= self._agents or now > first_s + _STRAGGLERS_S:
                     waited = units.duration(now - self._began_s)
                     count = units.plural(len(hosts), "agent")
-                    _had_agents.add(client)
+                    _record_agents(client, hosts)
                     self._say(record, f"the scheduler {self._where} is back after {waited}, with {count}")
                     return client, hosts
             waiting.is_cancelled.wait(_LOOK_S)

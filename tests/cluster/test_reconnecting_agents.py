@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import dask
 import dask.array as da
@@ -22,6 +23,8 @@ import dask_mars
 from dask_mars import config
 from dask_mars.cluster import backend
 from dask_mars.cluster.cli import _reconnect_s, main
+from dask_mars.cluster.planning import AgentInfo
+from dask_mars.cluster.reconnection import _record_agents, patience_s
 from tests.conftest import Scripts, eventually
 from tests.tasks import notes, pass_on_slowly
 
@@ -123,7 +126,6 @@ def test_a_sum_whose_scheduler_is_killed_and_comes_back_also_elsewhere(
         start("--name=one") as one,
         start("--name=two", "--no-nanny") as two,
         Client(scheduler_file=str(desk.file)) as client,
-        dask.config.set({"dask-mars.cluster.reconnect-timeout": f"{PATIENCE_S} s"}),
     ):
         assert eventually(lambda: len(names(client)) == 2, PATIENCE_S)
         computation = dask_mars.submit(total)
@@ -199,6 +201,21 @@ def test_times_that_make_no_sense(given: str):
     result = CliRunner().invoke(main, ["tcp://127.0.0.1:1", given])
     assert result.exit_code == 2
     assert "--reconnect-timeout must be a number of seconds" in " ".join(result.output.split())
+
+
+def test_calls_wait_as_long_as_their_agents_unless_the_setting_says_otherwise():
+    class Cluster:
+        pass
+
+    def waits(*agents_s: float, is_saved: bool = False) -> float:
+        cluster: Any = Cluster()
+        _record_agents(cluster, [AgentInfo(f"tcp://{s}", 1, "", {}, reconnect_s=s) for s in agents_s])
+        return patience_s(cluster, is_saved)
+
+    assert [waits(600.0, 30.0), waits(600.0, 0.0), waits(0.0), waits(0.0, is_saved=True)] == [30, 0, 0, 600]
+    for given, expected in (("5 s", 5), (0, 0)):
+        with dask.config.set({"dask-mars.cluster.reconnect-timeout": given}):
+            assert waits(600.0) == waits(0.0, is_saved=True) == expected
 
 
 def test_how_long_is_waited():
