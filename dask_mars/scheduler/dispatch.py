@@ -218,11 +218,11 @@ class Dispatcher:
         costs: dict[int, OperandCost] = {}
         chunks: list[int] = []
         passed: list[tuple[list[int], int]] = []
+        offered, resources = queues.offered, graph.plan.resources
         while len(chunks) < parameters.batch_limit:
-            is_divided = queues.is_divided
-            ready = (
-                queues.queue_for(worker.id, not worker.dispatched, self._are_free) if is_divided else queues.ready
-            )
+            ready = queues.ready
+            if offered or resources:
+                ready = queues.queue_for(worker.id, not worker.dispatched, self._are_free)
             follows = bool(followers) and not (share and ready and ready[0] < followers[0])
             if not follows and not (share and ready):
                 break

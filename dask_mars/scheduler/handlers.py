@@ -163,8 +163,8 @@ class Handlers:
                     self._objects.moved_to_disk(graph.objects[chunk])
             if self._memory.is_limited:
                 self.dispatcher.quotas.learn_sizes(graph, event)
-        if graph.queues.chooses_workers:
-            graph.makers.update(dict.fromkeys(event.chunks, event.worker))
+        if event.sizes and graph.queues.chooses_workers:
+            graph.makers.update(dict.fromkeys(event.sizes, event.worker))
 
     def _finish(self, graph: Graph, chunks: Sequence[int]) -> list[int]:
         """Move computed chunks to their next states; return chunks whose data nothing reads any more."""

@@ -77,13 +77,15 @@ class Queues:
 
     def push_all(self, chunks: Iterable[int]) -> None:
         """Queue the first READY chunks."""
-        is_restricted = self._resources.__contains__
-        workers_for = self._policy.workers_for if self.chooses_workers else None
+        policy, restricted, in_client, key_of = self._policy, self._resources, self._in_client, self.key_of
+        workers_for = policy.workers_for if self.chooses_workers and policy.places_initial else None
         for chunk in chunks:
-            if is_restricted(chunk) or (workers_for is not None and workers_for(chunk)):
+            if in_client[chunk]:
+                self.client.append(key_of(chunk))
+            elif chunk in restricted or (workers_for is not None and workers_for(chunk)):
                 self.push(chunk)
             else:
-                (self.client if self._in_client[chunk] else self.ready).append(self.key_of(chunk))
+                self.ready.append(key_of(chunk))
         heapq.heapify(self.ready)
         heapq.heapify(self.client)
 

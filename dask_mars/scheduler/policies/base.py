@@ -28,7 +28,8 @@ class GraphView(Protocol):
     estimates : Estimates
         Estimated bytes of chunks.
     makers : dict
-        Worker that computed each finished chunk; filled for policies that override `workers_for`.
+        Worker that computed each finished chunk whose result is in the store; filled for policies that override
+        `workers_for`.
     """
 
     plan: GraphPlan
@@ -73,10 +74,13 @@ class Policy:
     lead : int or None
         Maximum number of places by which a chunk that is offered to others precedes the one that a worker takes.
         With None a worker takes from others only if it is idle and has no offers.
+    places_initial : bool
+        Whether `workers_for` is asked for the chunks that are READY when a graph is submitted.
     """
 
     run_ahead = True
     lead: int | None = None
+    places_initial = True
 
     def __init__(
         self, graph: GraphView, slots: Mapping[int, int], assignment: Traversal = "breadth-first"
@@ -167,6 +171,7 @@ class Prioritized(RankedPolicy):
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self.run_ahead, self.lead = policy.run_ahead, policy.lead
+        self.places_initial = policy.places_initial
         self._priorities = policy.graph.plan.priorities
         # Chunks with known values are not computed, and have no priority.
         operands = enumerate(policy.graph.plan.operand_of)

@@ -35,11 +35,18 @@ class MarsPolicy(MemoryPolicy):
         plan = graph.plan
         self._depth, self._demand = depths(plan)
         self._deepest = deepest = max(self._depth, default=0)
+        count = self._count
+        #: Keys of chunks that free no memory.
+        self._keys = [
+            (deepest - (depth if depth > demand else demand)) * count + chunk
+            for chunk, depth, demand in zip(range(count), self._depth, self._demand, strict=True)
+        ]
         #: Distance of the keys of neighbouring places: so many ranks there are at one, by depth, demand and size.
-        self._unit = (deepest + 1) * (deepest + 2) * _SIZES * self._count
+        self._unit = (deepest + 1) * (deepest + 2) * _SIZES * count
         self._regions: Mapping[int, int] = {}
         if len(slots) > 1 and self._begins_large():
             self._regions = assign(plan, slots, assignment)
+        self.places_initial = bool(self._regions)
 
     def _begins_large(self) -> bool:
         """Return whether an operand without inputs declares large results."""
@@ -64,12 +71,12 @@ class MarsPolicy(MemoryPolicy):
 
     def key_of(self, chunk: int) -> int:
         """Return the place of a chunk, and its rank by Mars's rules among those with the same place."""
-        count, deepest, depth, demand = self._count, self._deepest, self._depth[chunk], self._demand[chunk]
         place = self._places.get(chunk)
         if place is None:
             # Behind those that free memory, whose keys are negative.
-            return (deepest - max(depth, demand)) * count + chunk
-        rank = (deepest - depth) * (deepest + 2) + deepest - demand
+            return self._keys[chunk]
+        count, deepest = self._count, self._deepest
+        rank = (deepest - self._depth[chunk]) * (deepest + 2) + deepest - self._demand[chunk]
         return (place - count) * self._unit + (rank * _SIZES + self._declared_size(chunk)) * count + chunk
 
     def place_of(self, key: int) -> int:
