@@ -18,8 +18,8 @@ from dask_mars.scheduler.policies.mars import MarsPolicy
 from dask_mars.scheduler.replay import Replay, replay
 
 REASONS = frozenset({"assignment", "input bytes", "frees memory", "depth", "demand", "size", "order"})
-#: Which of these decide in every run, whatever the times of chunks are: two siblings are READY at once by chance.
-CERTAIN = REASONS - {"depth", "size"}
+#: Which of these decide in every run of an engine; for the others, chunks have to end at times that are chance.
+CERTAIN = frozenset({"frees memory", "demand", "order"})
 
 
 @contextlib.contextmanager
