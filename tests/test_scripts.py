@@ -167,7 +167,7 @@ import dask
 try:
     dask.delayed(int)().compute(scheduler="venus")
 except ValueError as error:
-    # Names that nobody knows are refused as before.
+    # Unknown names are still refused.
     print("Expected one of [distributed, mars, " in str(error))
 print("dask_mars" in sys.modules, [finder for finder in sys.meta_path if type(finder).__name__ == "_Waiting"])
 print(dask.delayed(os.getpid)().compute({keyword}) != os.getpid())

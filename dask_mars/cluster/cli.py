@@ -21,12 +21,11 @@ from dask.utils import parse_timedelta
 from dask_mars import config
 from dask_mars.cluster.agent_process import start_agent
 from dask_mars.cluster.distributed_api import get_address_host_port, validate_preload_argv
+from dask_mars.cluster.marks import RECONNECT_S
 from dask_mars.cluster.serving import AgentCannotStart, serve
 from dask_mars.store.spill_ownership import make_private_directory
 from dask_mars.version import __version__
 
-#: Default of `--reconnect-timeout`.
-_RECONNECT = "10 minutes"
 #: Longest wait of a reconnecting agent for its registration, in seconds.
 _START_S = 60.0
 
@@ -84,7 +83,7 @@ _PEM_FILE = click.Path(exists=True, dir_okay=False, resolve_path=True)
 @click.option(
     "--reconnect-timeout",
     help='For how long at most each time, like "1 hour". [default: what dask-mars.cluster.reconnect-timeout says, '
-    f"else {_RECONNECT}]",
+    f"else {RECONNECT_S / 60:.0f} minutes]",
 )
 @click.option(
     "--lifetime",
@@ -260,7 +259,7 @@ def _reconnect_s(reconnect: bool | None, timeout: str | None) -> float:
     try:
         if timeout is not None:
             return config.parse_duration(timeout, "--reconnect-timeout")
-        return config.reconnect_s() or config.parse_duration(_RECONNECT, "--reconnect-timeout")
+        return config.reconnect_s() or RECONNECT_S
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--reconnect") from None
 

@@ -8,6 +8,8 @@ MARK = "dask-mars"
 IDENTITY = "dask-mars-id"
 #: Key of how long an agent waits for a lost scheduler, in seconds; 0 if it does not.
 RECONNECTS = "dask-mars-reconnects"
+#: Default wait for a lost scheduler, in seconds.
+RECONNECT_S = 600.0
 #: The scheduler's reason for subtasks that were cancelled on its page.
 CANCELLED_ON_PAGE = "cancelled on dask_mars's page"
 #: Longest time for a leaving host to hand its results to others, in seconds.

@@ -23,6 +23,7 @@ from distributed import Client, Future
 from dask_mars import config, units
 from dask_mars.client.records import Record
 from dask_mars.cluster.distributed_api import ClosedClientError, FutureCancelledError, FuturesCancelledError
+from dask_mars.cluster.marks import RECONNECT_S
 from dask_mars.cluster.planning import AgentInfo, agents_among, find_agents
 from dask_mars.errors import FuturesLost, SchedulerLost
 from dask_mars.locking import Lock
@@ -51,8 +52,6 @@ _successors: weakref.WeakKeyDictionary[Client, Client] = weakref.WeakKeyDictiona
 _ours: weakref.WeakSet[Client] = weakref.WeakSet()
 #: Clients whose clusters had agents, and how long these wait for a lost scheduler; 0 if one of them does not.
 _agents_wait_s: weakref.WeakKeyDictionary[Client, float] = weakref.WeakKeyDictionary()
-#: Wait by default where results are saved and agents do not say how long they wait, in seconds.
-_DEFAULT_S = 600.0
 
 
 def latest(client: Client) -> Client:
@@ -88,7 +87,7 @@ def patience_s(client: Client, is_saved: bool = False) -> float:
     given = config.reconnect_s()
     if given is not None:
         return given
-    return _agents_wait_s.get(client, 0.0) or (_DEFAULT_S if is_saved else 0.0)
+    return _agents_wait_s.get(client, 0.0) or (RECONNECT_S if is_saved else 0.0)
 
 
 def may_come_back(client: Client) -> bool:

@@ -110,6 +110,7 @@ class Queues:
             queue.clear()
         self.followers.clear()
         self.shared_offers.clear()
+        self.new_offers.clear()
 
     def all(self) -> list[list[int]]:
         """Return all queues of READY chunks."""
@@ -122,6 +123,8 @@ class Queues:
     @property
     def has_queued(self) -> bool:
         """Return whether a worker could be given a chunk."""
+        # A chunk that was taken from the offers of one worker is still among all that were offered.
+        self._drop_stale(self.offered)
         return bool(self.ready or self.followers or self.offered) or any(self.restricted.values())
 
     def next_keys(self, count: int) -> list[int]:

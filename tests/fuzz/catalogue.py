@@ -69,7 +69,7 @@ delayed called 4
     delayed(dict)(a=delayed(abs)(-1), b=$integer(0, 9))  delayed(lambda: (n for n in range(3)))().__next__()
 """
 
-#: What is made of a value of a kind.
+#: Operations that turn a value of one kind into another value.
 OPERATIONS = """
 array smooth_function 8: numeric(a)
     da.$choice(SMOOTH)($a)  da.$choice(SMOOTH)($a)  np.$choice(SMOOTH)($a)

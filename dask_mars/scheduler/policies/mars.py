@@ -41,7 +41,7 @@ class MarsPolicy(MemoryPolicy):
             (deepest - (depth if depth > demand else demand)) * count + chunk
             for chunk, depth, demand in zip(range(count), self._depth, self._demand, strict=True)
         ]
-        #: Distance of the keys of neighbouring places: so many ranks there are at one, by depth, demand and size.
+        #: Difference between the keys of two places next to each other; keys of one place differ by less.
         self._unit = (deepest + 1) * (deepest + 2) * _SIZES * count
         self._regions: Mapping[int, int] = {}
         if len(slots) > 1 and self._begins_large():
@@ -89,21 +89,25 @@ class MarsPolicy(MemoryPolicy):
     def workers_for(self, chunk: int) -> Sequence[int] | None:
         """Return the worker of a chunk's region, or the workers that have made most bytes of its large inputs."""
         graph = self.graph
-        inputs = graph.plan.inputs[chunk]
-        if not inputs:
+        if not graph.plan.inputs[chunk]:
             region = self._regions.get(chunk)
             return None if region is None else (region,)
-        made: dict[int, int] = {}
-        for source in inputs:
-            size = graph.bytes_of(source)
-            if size >= self.large_bytes:
-                worker = graph.makers.get(source)
-                if worker is not None and worker in self.slots:
-                    made[worker] = made.get(worker, 0) + size
-        if not made:
-            return None
-        most = max(made.values())
-        return [worker for worker, size in sorted(made.items()) if 2 * size >= most]
+        return _makers(graph, chunk, self.slots, self.large_bytes, share=0.5)
+
+
+def _makers(
+    graph: GraphView, chunk: int, slots: Mapping[int, int], least_bytes: int, share: float
+) -> list[int] | None:
+    """Return the workers that made at least a share of what the main maker of a chunk's inputs made."""
+    made: dict[int, int] = {}
+    for source in dict.fromkeys(graph.plan.inputs[chunk]):
+        worker = graph.makers.get(source)
+        if worker is not None and worker in slots and (size := graph.bytes_of(source)) >= least_bytes:
+            made[worker] = made.get(worker, 0) + size
+    if not made:
+        return None
+    least = share * max(made.values())
+    return [worker for worker, size in sorted(made.items()) if size >= least]
 
 
 class StrictMarsPolicy(RankedPolicy):
@@ -134,13 +138,4 @@ class StrictMarsPolicy(RankedPolicy):
         assigned = self._initial.get(chunk)
         if assigned is not None:
             return (assigned,)
-        graph = self.graph
-        made: dict[int, int] = {}
-        for source in dict.fromkeys(graph.plan.inputs[chunk]):
-            worker = graph.makers.get(source)
-            if worker is not None and worker in self.slots:
-                made[worker] = made.get(worker, 0) + graph.bytes_of(source)
-        if not made:
-            return None
-        most = max(made.values())
-        return [worker for worker, size in sorted(made.items()) if size == most]
+        return _makers(self.graph, chunk, self.slots, least_bytes=0, share=1.0)

@@ -74,11 +74,8 @@ class MemoryPolicy(Policy):
     def _frees_memory(self, chunk: int, missing: int | None = None) -> bool:
         """Return whether running a chunk, after its missing input, frees about as much memory as it takes."""
         graph = self.graph
-        undispatched_consumers, is_output, persisted = (
-            graph.undispatched_consumers,
-            graph.is_output,
-            graph.plan.objects,
-        )
+        undispatched_consumers, is_output = graph.undispatched_consumers, graph.is_output
+        persisted = graph.plan.objects
         expected_bytes = graph.estimates.expected_bytes
         freed_bytes = 0
         for source in self._inputs[chunk]:
