@@ -58,16 +58,22 @@ def _graph_of_layers(
         graph = operand.hlg
         if isinstance(operand, HLGFinalizeCompute):
             graph = _with_all_that_is_wanted(graph, operand)
-        # Dask would lose layers with cyclic dependencies. Left alone, they show the keys of the cycle.
-        if fuse_layers and not in_circles(graph):
-            keys = flatten(operand.__dask_keys__())
-            if residents is not None:
-                graph = with_direct_rechunks(graph, {layer_of(key) for key in keys}, residents)
-            graph = optimize_blockwise(_with_annotations_apart(graph), keys=keys)
-        own, lazy = _divided(graph, residents)
+        own, lazy = divided(graph, flatten(operand.__dask_keys__()), fuse_layers, residents)
         tasks = {**tasks, **own} if tasks else own
         layers += lazy
     return tasks, layers
+
+
+def divided(
+    graph: HighLevelGraph, keys: Collection[Key], fuse_layers: bool, residents: Residents | None
+) -> tuple[dict[Key, Any], list[LazyLayer]]:
+    """Return a graph that computes keys as tasks and layers, optimised as Dask does."""
+    # Dask would lose layers with cyclic dependencies. Left alone, they show the keys of the cycle.
+    if fuse_layers and not in_circles(graph):
+        if residents is not None:
+            graph = with_direct_rechunks(graph, {layer_of(key) for key in keys}, residents)
+        graph = optimize_blockwise(_with_annotations_apart(graph), keys=keys)
+    return _divided(graph, residents)
 
 
 def _with_all_that_is_wanted(graph: HighLevelGraph, operand: HLGFinalizeCompute) -> HighLevelGraph:

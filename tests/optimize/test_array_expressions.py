@@ -1,0 +1,151 @@
+"""Arrays on expressions (`dask_array`): records of chunks instead of tasks, with the values of threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+
+from dask_mars.optimize.passes.compose import compose
+from tests.graphs import symbolic
+from tests.symbolic import passed
+
+da = pytest.importorskip("dask_array")
+
+HELD = np.random.default_rng(3).random((24, 18))
+
+
+def held() -> Any:
+    return da.from_array(HELD, chunks=(7, 5))
+
+
+def drawn() -> Any:
+    return da.random.default_rng(5).random((24, 18), chunks=(7, 5))
+
+
+def _with_block_info(block: Any, block_info: Any = None) -> Any:
+    return block + block_info[0]["chunk-location"][0]
+
+
+#: Kinds of expressions, and whether any of their tasks are made besides sources', reductions' and the assembly's.
+KINDS: dict[str, Any] = {
+    "elementwise": lambda x: np.sqrt(x * 2 + 1) - x / 3,
+    "broadcast": lambda x: x + x[0] - x[:, :1],
+    "transposed": lambda x: x.T + 1,
+    "with its transpose": lambda x: x[:15, :15] + x[:15, :15].T,
+    "where": lambda x: da.where(x > 0.5, x, -x),
+    "masked": lambda x: np.add(x, 1, where=x > 0.5, out=da.zeros_like(x)),
+    "cast": lambda x: x.astype("f4").round(2),
+    "creation": lambda x: da.ones_like(x) + da.full(x.shape, 3, chunks=x.chunks) + da.zeros(18, chunks=5),
+    "arange": lambda x: da.arange(18, chunks=5) * x,
+    "linspace": lambda x: da.linspace(0, 1, 18, chunks=5) * x,
+    "sum": lambda x: (x + 1).sum(),
+    "mean": lambda x: x.mean(axis=0),
+    "std": lambda x: x.std(axis=1, ddof=1, keepdims=True),
+    "nanmean": lambda x: da.nanmean(da.where(x > 0.9, np.nan, x), axis=0),
+    "nanstd": lambda x: da.nanstd(da.where(x > 0.9, np.nan, x)),
+    "minmax": lambda x: x.max(axis=0) - x.min(axis=0),
+    "argmax": lambda x: x.argmax(axis=1),
+    "standardise": lambda x: (x - x.mean(axis=0)) / x.std(axis=0),
+    "rechunk": lambda x: x.rechunk((24, 3)) * 2,
+    "slices": lambda x: x[1:20:3, -4:2:-1] + 1,
+    "shifted": lambda x: x[1:, 1:] - x[:-1, :-1],
+    "integer": lambda x: x[3] + x[:, 2][0],
+    "new axis": lambda x: x[:, None] + x[None],
+    "fancy": lambda x: x[[4, 1, 20, 1]][:, [3, 3]],
+    "mask": lambda x: x[x > 0.5],
+    "concatenate": lambda x: da.concatenate([x, x + 1], axis=1),
+    "stack": lambda x: da.stack([x, x * 2]).sum(axis=0),
+    "reshape": lambda x: x.reshape(4, 6, 18),
+    "overlap": lambda x: x.map_overlap(lambda b: b + b.sum() * 0, depth=1, boundary="reflect"),
+    "no boundary": lambda x: x.map_overlap(lambda b: b * 2, depth={0: (1, 2), 1: 0}, boundary="none"),
+    "map_blocks": lambda x: x.map_blocks(lambda b, by: b * by, 3, dtype=float),
+    "block_info": lambda x: x.map_blocks(_with_block_info, dtype=float),
+    "block_id": lambda x: x.map_blocks(lambda b, block_id=None: b + block_id[1], dtype=float),
+    "new axes": lambda x: x.map_blocks(lambda b: b[..., None], new_axis=2, dtype=float),
+    "dropped axis": lambda x: x.map_blocks(lambda b: b.sum(axis=1), drop_axis=1, dtype=float),
+    "cumsum": lambda x: x.cumsum(axis=0),
+    "blelloch": lambda x: da.cumsum(x, axis=1, method="blelloch"),
+    "matmul": lambda x: x @ x.T,
+    "tensordot": lambda x: da.tensordot(x, x, axes=([0], [0])),
+    "einsum": lambda x: da.einsum("ij,kj->ik", x, x),
+    "gufunc": lambda x: da.apply_gufunc(lambda a: a.mean(-1), "(i)->()", x.rechunk({1: -1}), output_dtypes=float),
+    "roll": lambda x: da.roll(x, 5, axis=0),
+    "pad": lambda x: da.pad(x, 2, mode="edge"),
+    "topk": lambda x: da.topk(x, 3, axis=0),
+    "histogram": lambda x: da.histogram(x, bins=8, range=(0, 1))[0],
+    "percentile": lambda x: da.percentile(x.ravel(), [20, 70]),
+    "unique": lambda x: da.unique((x * 5).astype(int)),
+    "svd": lambda x: da.linalg.svd(x.rechunk({1: -1}))[1],
+    "random": lambda x: da.random.default_rng(1).normal(2, 3, (24, 18), chunks=(7, 5)) + x,
+    "legacy random": lambda x: da.random.RandomState(1).uniform(size=(24, 18), chunks=(7, 5)) + x,
+    "random of arrays": lambda x: da.random.default_rng(1).poisson(x, chunks=x.chunks),
+    "masked array": lambda x: x.map_blocks(np.ma.masked_greater, 0.5).sum(axis=0),
+    "scalars of NumPy": lambda x: np.float32(2) * x + np.int64(1),
+    "delayed": lambda x: x.map_blocks(lambda b, by: b * by, dask.delayed(int)(3), dtype=float),
+    "persisted": lambda x: (x + 1).persist(scheduler="sync").sum(axis=0),
+    "setitem": lambda x: _assigned(x + 0),
+    "of no dimension": lambda x: x.sum() * 2 - x.mean(),
+    "empty": lambda x: (x[:0] + 1).sum(axis=0),
+}
+
+
+def _assigned(x: Any) -> Any:
+    x[3:5] = -1
+    x[x > 0.8] = 0
+    return x
+
+
+def assert_equal(value: Any, expected: Any) -> None:
+    assert type(value) is type(expected)
+    assert value.dtype == expected.dtype
+    np.testing.assert_array_equal(value, expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_of_threads(kind, runtime):
+    for source in (held, drawn):
+        expected = KINDS[kind](source()).compute(scheduler="sync")
+        assert_equal(KINDS[kind](source()).compute(scheduler=runtime.get), expected)
+
+
+def test_chain_is_one_chunk_for_each_block():
+    graph, _ = symbolic(((drawn() + 1) * 2 - 0.5).sum())
+    composed = passed(graph, compose)
+    # The blocks, the sum of their sums, and the assembly.
+    assert len(composed) == 16 + 1 + 1
+    assert [operand.in_client for operand in composed.operands].count(True) == 1
+
+
+def test_stores_reach_the_users_array(runtime):
+    target = np.zeros_like(HELD)
+    da.store(held() + 1, target, scheduler=runtime.get)
+    np.testing.assert_array_equal(target, HELD + 1)
+
+
+@pytest.mark.filterwarnings("ignore:Computing mixed collections")
+def test_several_results_and_those_of_other_kinds(runtime):
+    x = held()
+    y = x + 1
+    results = dask.compute(y.sum(), y, x.max(axis=0), scheduler=runtime.get)
+    assert results[0] == y.sum().compute(scheduler="sync")
+    np.testing.assert_array_equal(results[1], HELD + 1)
+    np.testing.assert_array_equal(results[2], HELD.max(axis=0))
+    assert dask.compute(y.sum(), dask.delayed(abs)(-2), scheduler=runtime.get) == (results[0], 2)
+
+
+def test_persisted_arrays_keep_their_names(runtime):
+    x = (drawn() * 3).persist(scheduler=runtime.get)
+    (again,) = dask.persist(x + 1, scheduler=runtime.get)
+    np.testing.assert_array_equal(again.sum(axis=0), ((drawn() * 3) + 1).sum(axis=0).compute(scheduler="sync"))
+
+
+def test_exceptions_are_those_of_threads(runtime):
+    def fail(block: Any) -> Any:
+        raise LookupError("no such block")
+
+    for get in ("sync", runtime.get):
+        with pytest.raises(LookupError, match="no such block"):
+            (held() + 1).map_blocks(fail, dtype=float).sum().compute(scheduler=get)
