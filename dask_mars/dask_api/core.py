@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import dask
@@ -63,19 +64,22 @@ else:
     # Needed only for pictures and plans of collections.
     collections_to_expr, unpack_collections = optional("dask.base", "collections_to_expr", "unpack_collections")
 
-#: Functions that are copies of Dask's, each with its original, by the copy's id. `expressions` fills it.
-ORIGINALS: dict[int, tuple[Callable[..., Any], Callable[..., Any]]] = {}
+#: Copies of Dask's functions, each with its original, by the copy's id, or by module and qualified name if it is
+#: made at each call. `expressions` fills it.
+ORIGINALS: dict[int | tuple[str, str], tuple[Any, Callable[..., Any]]] = {}
 
 
 def original_of(function: Any) -> Any:
     """Return the function of Dask's that a function is a copy of; partial functions are made anew."""
     if type(function) is partial:
         parts = (function.func, *function.args, *function.keywords.values())
-        if not any(id(part) in ORIGINALS or type(part) is partial for part in parts):
+        if all(original_of(part) is part for part in parts):
             return function
         keywords = {name: original_of(value) for name, value in function.keywords.items()}
         return partial(original_of(function.func), *map(original_of, function.args), **keywords)
     known = ORIGINALS.get(id(function))
+    if known is None and type(function) is FunctionType:
+        known = ORIGINALS.get((function.__module__, function.__qualname__))
     return function if known is None else known[1]
 
 

@@ -68,6 +68,11 @@ def _register() -> None:
             copy, original = optional(module, name), optional(original_module, name)
             if not (is_gone(copy) or is_gone(original)) and copy is not original:
                 ORIGINALS[id(copy)] = copy, original
+    # A function within another.
+    chunk_sum = optional("dask.array.routines", "_chunk_sum")
+    if not is_gone(chunk_sum):
+        name = "_sum_wo_cat.<locals>._chunk_sum"
+        ORIGINALS["dask_array.linalg._tensordot", name] = None, chunk_sum
 
 
 _register()
