@@ -14,31 +14,49 @@ from dask_mars.dask_api.core import ORIGINALS
 if TYPE_CHECKING:
     from dask.blockwise import BlockwiseDep, blockwise
     from dask.delayed import unpack_collections
-    from dask.layers import ArrayChunkShapeDep, ArrayValuesDep
+    from dask.layers import ArrayChunkShapeDep, ArraySliceDep, ArrayValuesDep
     from dask_array._blockwise import Blockwise, FusedBlockwise
-    from dask_array._core_utils import normalize_arg
-    from dask_array._expr import ArrayExpr, FinalizeComputeArray
+    from dask_array._chunk import getitem
+    from dask_array._core_utils import getter, getter_nofancy, normalize_arg
+    from dask_array._expr import ArrayExpr, ChunksOverride, RootAlias
     from dask_array._overlap import OverlapInternal
-    from dask_array._rechunk import TasksRechunk
+    from dask_array._rechunk import TasksRechunk, plan_rechunk
     from dask_array.creation._ones_zeros import BroadcastTrick
     from dask_array.io._from_array import FromArray
+    from dask_array.manipulation._expand import ExpandDims
     from dask_array.random._expr import Random
+    from dask_array.reductions._arg_reduction import ArgChunk
+    from dask_array.reductions._reduction import PartialReduce
+    from dask_array.slicing._basic import SliceSlicesIntegers
+    from dask_array.slicing._utils import _slice_1d
+    from dask_array.stacking._concatenate import Concatenate
 
     broadcast_trick: Any
 else:
     BlockwiseDep, blockwise = optional("dask.blockwise", "BlockwiseDep", "blockwise")
     unpack_collections = optional("dask.delayed", "unpack_collections")
-    ArrayChunkShapeDep, ArrayValuesDep = optional("dask.layers", "ArrayChunkShapeDep", "ArrayValuesDep")
+    ArrayChunkShapeDep, ArraySliceDep, ArrayValuesDep = optional(
+        "dask.layers", "ArrayChunkShapeDep", "ArraySliceDep", "ArrayValuesDep"
+    )
     # For speed: expressions as layers; without these names they become plain tasks.
-    ArrayExpr, FinalizeComputeArray = optional("dask_array._expr", "ArrayExpr", "FinalizeComputeArray")
+    ArrayExpr, ChunksOverride, RootAlias = optional("dask_array._expr", "ArrayExpr", "ChunksOverride", "RootAlias")
     Blockwise, FusedBlockwise = optional("dask_array._blockwise", "Blockwise", "FusedBlockwise")
-    normalize_arg = optional("dask_array._core_utils", "normalize_arg")
+    getter, getter_nofancy, normalize_arg = optional(
+        "dask_array._core_utils", "getter", "getter_nofancy", "normalize_arg"
+    )
     BroadcastTrick = optional("dask_array.creation._ones_zeros", "BroadcastTrick")
     broadcast_trick = optional("dask.array.wrap", "broadcast_trick")
     Random = optional("dask_array.random._expr", "Random")
     FromArray = optional("dask_array.io._from_array", "FromArray")
-    TasksRechunk = optional("dask_array._rechunk", "TasksRechunk")
+    TasksRechunk, plan_rechunk = optional("dask_array._rechunk", "TasksRechunk", "plan_rechunk")
     OverlapInternal = optional("dask_array._overlap", "OverlapInternal")
+    ExpandDims = optional("dask_array.manipulation._expand", "ExpandDims")
+    ArgChunk = optional("dask_array.reductions._arg_reduction", "ArgChunk")
+    PartialReduce = optional("dask_array.reductions._reduction", "PartialReduce")
+    SliceSlicesIntegers = optional("dask_array.slicing._basic", "SliceSlicesIntegers")
+    _slice_1d = optional("dask_array.slicing._utils", "_slice_1d")
+    Concatenate = optional("dask_array.stacking._concatenate", "Concatenate")
+    getitem = optional("dask_array._chunk", "getitem")
 
 #: Copies of functions: the module that has them, that of the originals, and their names.
 _COPIES = (

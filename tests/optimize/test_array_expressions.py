@@ -8,9 +8,12 @@ import dask
 import numpy as np
 import pytest
 
+from dask_mars.graph.chunks import layer_of
+from dask_mars.optimize.convert import convert
+from dask_mars.optimize.fronts import ReadOptions, symbolic_graph
 from dask_mars.optimize.passes.compose import compose
-from tests.graphs import symbolic
-from tests.symbolic import passed
+from tests.graphs import handed_over, symbolic
+from tests.symbolic import evaluate, passed
 
 da = pytest.importorskip("dask_array")
 
@@ -21,15 +24,27 @@ def held() -> Any:
     return da.from_array(HELD, chunks=(7, 5))
 
 
+class Readable:
+    """An object that is read by parts, such as a file."""
+
+    shape, dtype, ndim = HELD.shape, HELD.dtype, HELD.ndim
+
+    def __getitem__(self, index: Any) -> Any:
+        return HELD[index]
+
+
 def drawn() -> Any:
     return da.random.default_rng(5).random((24, 18), chunks=(7, 5))
+
+
+SOURCES = (held, drawn)
 
 
 def _with_block_info(block: Any, block_info: Any = None) -> Any:
     return block + block_info[0]["chunk-location"][0]
 
 
-#: Kinds of expressions, and whether any of their tasks are made besides sources', reductions' and the assembly's.
+#: Kinds of expressions.
 KINDS: dict[str, Any] = {
     "elementwise": lambda x: np.sqrt(x * 2 + 1) - x / 3,
     "broadcast": lambda x: x + x[0] - x[:, :1],
@@ -105,10 +120,71 @@ def assert_equal(value: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_values_of_threads(kind, runtime):
-    for source in (held, drawn):
-        expected = KINDS[kind](source()).compute(scheduler="sync")
-        assert_equal(KINDS[kind](source()).compute(scheduler=runtime.get), expected)
+def test_values_of_threads(kind, runtime, given_up):
+    source = SOURCES[list(KINDS).index(kind) % len(SOURCES)]
+    expected = KINDS[kind](source()).compute(scheduler="sync")
+    assert_equal(KINDS[kind](source()).compute(scheduler=runtime.get), expected)
+    assert given_up() == []
+
+
+#: Kinds whose own tasks are made, and the beginnings of these tasks' names.
+WITH_TASKS = {
+    "arange": ("arange",),
+    "linspace": ("linspace",),
+    "fancy": ("shuffle-", "getitem-"),
+    "mask": ("reshape",),
+    "stack": ("stack",),
+    "reshape": ("reshape",),
+    "cumsum": ("cumsum",),
+    "blelloch": ("cumsum",),
+    "pad": ("broadcast_to",),
+    "histogram": ("histogram",),
+    "percentile": ("reshape", "percentile"),
+    "unique": ("reshape", "unique-"),
+    "svd": ("qr-", "stack-r", "svd-"),
+    "random of arrays": ("poisson",),
+    "delayed": ("int-", "lambda-"),
+    "persisted": ("add-",),
+    "setitem": ("setitem-",),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_sources_and_assembly_are_tasks(kind):
+    graph, tasks = symbolic(KINDS[kind](held()))
+    made = {str(layer_of(key)) for key in graph.keys if key in tasks}
+    # Rechunks are in one step only where there is room for that, as another test says.
+    allowed = ("array-", "finalizecomputearray-", "rechunk-", *WITH_TASKS.get(kind, ()))
+    assert [name for name in made if not name.startswith(allowed)] == []
+
+
+def test_reads_of_an_object_are_records(runtime):
+    source = Readable()
+    x = da.from_array(source, chunks=(7, 5))
+    for part, inputs in (x, 16), (x[2:, 1:], 16), (da.from_array(source, chunks=(7, 5), inline_array=True), 16):
+        graph, tasks = symbolic((part * 2).sum())
+        assert len(tasks) <= 2
+        assert sum(len(sources) for sources in graph.inputs) <= 2 * inputs + 1
+        expected = (part * 2).sum().compute(scheduler="sync")
+        assert (part * 2).sum().compute(scheduler=runtime.get) == expected
+
+
+@pytest.mark.parametrize("room", [0, 1 << 20])
+def test_rechunk_is_one_step_where_there_is_room(room):
+    x = drawn().rechunk((24, 3)) + 1
+    dsk, wanted = handed_over(x)
+    tasks, lazy, *_ = symbolic_graph(dsk, ReadOptions(resident_bytes=lambda: room))
+    graph = convert(tasks, wanted, lazy)
+    # The blocks before and after, the assembly, and pieces between them where there is no room.
+    assert (len(graph) == 16 + 6 + 6 + 1) == bool(room)
+    values = evaluate(graph)
+    np.testing.assert_array_equal(values[wanted[0]], x.compute(scheduler="sync"))
+
+
+def test_step_that_contracts_gets_what_it_gets_in_a_fused_task(runtime):
+    x = da.from_array(HELD, chunks=(24, 5))
+    totals = da.blockwise(lambda block: block.sum(axis=0), "j", x + 1, "ij", dtype=float)
+    assert_equal((totals * 2).compute(scheduler=runtime.get), (totals * 2).compute(scheduler="sync"))
 
 
 def test_chain_is_one_chunk_for_each_block():

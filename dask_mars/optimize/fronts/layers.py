@@ -14,6 +14,7 @@ from dask.highlevelgraph import HighLevelGraph, Layer
 from dask_mars.dask_api.arrays import optimize_arrays, optimize_blockwise
 from dask_mars.dask_api.core import HLGExpr, HLGFinalizeCompute, _HLGExprSequence, optimize_delayed
 from dask_mars.graph.chunks import Key, flatten, layer_of
+from dask_mars.optimize.fronts.array_blocks import lazy_expression
 from dask_mars.optimize.fronts.base import LazyLayer, ReadOptions, Symbolic
 from dask_mars.optimize.fronts.blockwise import lazy_blockwise
 from dask_mars.optimize.fronts.overlap import lazy_overlap
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 #: Returns a layer as one that is compiled when needed, None if it is of another kind.
 LayerKind = Callable[[Layer, "Residents | None"], "LazyLayer | None"]
-LAYER_KINDS: tuple[LayerKind, ...] = (lazy_rechunk, lazy_blockwise, lazy_overlap)
+LAYER_KINDS: tuple[LayerKind, ...] = (lazy_rechunk, lazy_blockwise, lazy_overlap, lazy_expression)
 
 
 def read_layers(dsk: Any, options: ReadOptions) -> Symbolic | None:
