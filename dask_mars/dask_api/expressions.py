@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dask_mars.dask_api import is_gone, optional
+from dask_mars.dask_api import arrays, is_gone, optional
 from dask_mars.dask_api.core import ORIGINALS
 
 if TYPE_CHECKING:
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from dask.delayed import unpack_collections
     from dask.layers import ArrayChunkShapeDep, ArraySliceDep, ArrayValuesDep
     from dask_array._blockwise import Blockwise, FusedBlockwise
-    from dask_array._chunk import getitem
-    from dask_array._core_utils import getter, getter_nofancy, normalize_arg
+    from dask_array._core_utils import normalize_arg
     from dask_array._expr import ArrayExpr, ChunksOverride, RootAlias
     from dask_array._overlap import OverlapInternal
     from dask_array._rechunk import TasksRechunk, plan_rechunk
@@ -41,9 +40,7 @@ else:
     # For speed: expressions as layers; without these names they become plain tasks.
     ArrayExpr, ChunksOverride, RootAlias = optional("dask_array._expr", "ArrayExpr", "ChunksOverride", "RootAlias")
     Blockwise, FusedBlockwise = optional("dask_array._blockwise", "Blockwise", "FusedBlockwise")
-    getter, getter_nofancy, normalize_arg = optional(
-        "dask_array._core_utils", "getter", "getter_nofancy", "normalize_arg"
-    )
+    normalize_arg = optional("dask_array._core_utils", "normalize_arg")
     BroadcastTrick = optional("dask_array.creation._ones_zeros", "BroadcastTrick")
     broadcast_trick = optional("dask.array.wrap", "broadcast_trick")
     Random = optional("dask_array.random._expr", "Random")
@@ -56,41 +53,50 @@ else:
     SliceSlicesIntegers = optional("dask_array.slicing._basic", "SliceSlicesIntegers")
     _slice_1d = optional("dask_array.slicing._utils", "_slice_1d")
     Concatenate = optional("dask_array.stacking._concatenate", "Concatenate")
-    getitem = optional("dask_array._chunk", "getitem")
 
-#: Copies of functions: the module that has them, that of the originals, and their names.
+#: Functions that dask-array has copied, each with its original.
 _COPIES = (
-    ("dask_array._chunk", "dask.array.chunk", ("astype", "getitem", "trim")),
-    (
-        "dask_array._core_utils",
-        "dask.array.core",
-        ("_enforce_dtype", "concatenate3", "finalize", "getter", "getter_inline", "getter_nofancy"),
+    *zip(optional("dask_array._chunk", "astype", "getitem"), (arrays.astype, arrays.getitem), strict=True),
+    *zip(
+        optional(
+            "dask_array._core_utils", "_enforce_dtype", "finalize", "getter", "getter_inline", "getter_nofancy"
+        ),
+        (arrays._enforce_dtype, arrays.finalize, arrays.getter, arrays.getter_inline, arrays.getter_nofancy),
+        strict=True,
     ),
-    ("dask_array._histogram", "dask.array.routines", ("_block_hist",)),
-    ("dask_array.io._store", "dask.array.core", ("load_chunk", "load_store_chunk")),
-    ("dask_array.linalg._qr", "dask.array.linalg", ("_wrapped_qr",)),
-    ("dask_array.linalg._tensordot", "dask.array.routines", ("_matmul",)),
-    ("dask_array.random._expr", "dask.array.random", ("_apply_random_func",)),
-    (
-        "dask_array.reductions._common",
-        "dask.array.reductions",
-        ("chunk_max", "chunk_min", "mean_chunk", "mean_combine", "mean_agg", "moment_chunk", "moment_combine")
-        + ("moment_agg", "nannumel", "numel"),
+    (optional("dask_array._histogram", "_block_hist"), arrays._block_hist),
+    *zip(
+        optional("dask_array.io._store", "load_chunk", "load_store_chunk"),
+        (arrays.load_chunk, arrays.load_store_chunk),
+        strict=True,
+    ),
+    (optional("dask_array.linalg._qr", "_wrapped_qr"), arrays._wrapped_qr),
+    (optional("dask_array.linalg._tensordot", "_matmul"), arrays._matmul),
+    (optional("dask_array.random._expr", "_apply_random_func"), arrays._apply_random_func),
+    *zip(
+        optional(
+            "dask_array.reductions._common",
+            "chunk_max",
+            "chunk_min",
+            "mean_chunk",
+            "moment_chunk",
+            "nannumel",
+            "numel",
+        ),
+        (
+            arrays.chunk_max,
+            arrays.chunk_min,
+            arrays.mean_chunk,
+            arrays.moment_chunk,
+            arrays.nannumel,
+            arrays.numel,
+        ),
+        strict=True,
     ),
 )
-
-
-def _register() -> None:
-    for module, original_module, names in _COPIES:
-        for name in names:
-            copy, original = optional(module, name), optional(original_module, name)
-            if not (is_gone(copy) or is_gone(original)) and copy is not original:
-                ORIGINALS[id(copy)] = copy, original
+ORIGINALS.update(
+    (id(copy), (copy, original)) for copy, original in _COPIES if not (is_gone(copy) or is_gone(original))
+)
+if not is_gone(arrays._chunk_sum):
     # A function within another.
-    chunk_sum = optional("dask.array.routines", "_chunk_sum")
-    if not is_gone(chunk_sum):
-        name = "_sum_wo_cat.<locals>._chunk_sum"
-        ORIGINALS["dask_array.linalg._tensordot", name] = None, chunk_sum
-
-
-_register()
+    ORIGINALS["dask_array.linalg._tensordot", "_sum_wo_cat.<locals>._chunk_sum"] = None, arrays._chunk_sum

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import dask
@@ -15,7 +16,8 @@ from dask_mars.optimize.passes.compose import compose
 from tests.graphs import handed_over, symbolic
 from tests.symbolic import evaluate, passed
 
-da = pytest.importorskip("dask_array")
+# Another Dask than it is made for may lack what it imports.
+da = pytest.importorskip("dask_array", exc_type=ImportError)
 
 HELD = np.random.default_rng(3).random((24, 18))
 
@@ -237,3 +239,35 @@ def test_exceptions_are_those_of_threads(runtime):
     for get in ("sync", runtime.get):
         with pytest.raises(LookupError, match="no such block"):
             (held() + 1).map_blocks(fail, dtype=float).sum().compute(scheduler=get)
+
+
+@pytest.fixture
+def xarray() -> Iterator[Any]:
+    """Xarray whose arrays in chunks are expressions."""
+    found = pytest.importorskip("xarray")
+    managers = pytest.importorskip("xarray.namedarray.parallelcompat").list_chunkmanagers()
+    before = dict(managers)
+    pytest.importorskip("dask_array.xarray").register()
+    yield found
+    managers.update(before)
+
+
+XARRAY: dict[str, Any] = {
+    "mean": lambda data: data.mean("t"),
+    "anomaly": lambda data: (data - data.mean("t")) / data.std("t"),
+    "where": lambda data: data.where(data.a > 0.5).sum("x"),
+    "rolling": lambda data: data.rolling(t=3).mean(),
+    "coarsen": lambda data: data.coarsen(t=4).max(),
+    "isel": lambda data: data.isel(t=slice(3, 20), x=[4, 1]),
+    "cumsum": lambda data: data.cumsum("t"),
+}
+
+
+@pytest.mark.parametrize("kind", XARRAY)
+def test_xarray(kind, xarray, runtime):
+    a = xarray.DataArray(HELD, dims=("t", "x"), coords={"t": np.arange(24)}).chunk(t=7, x=5)
+    assert type(a.data) is da.Array
+    data = xarray.Dataset({"a": a, "b": a * 2})
+    assert symbolic(*[variable.data for variable in XARRAY[kind](data).values()])
+    expected = XARRAY[kind](data).compute(scheduler="sync")
+    xarray.testing.assert_identical(XARRAY[kind](data).compute(scheduler=runtime.get), expected)

@@ -11,9 +11,11 @@ from typing import Any
 
 from dask.highlevelgraph import Layer
 
+from dask_mars.dask_api import is_gone
+from dask_mars.dask_api.arrays import getitem
 from dask_mars.dask_api.core import Alias, List, Task, TaskRef
 from dask_mars.graph.chunks import Key
-from dask_mars.optimize.fronts.base import ChunkRecord, LayerRecords, LazyLayer, TaskCompiler
+from dask_mars.optimize.fronts.base import ChunkRecord, LayerRecords, LazyLayer, NotSymbolic, TaskCompiler
 from dask_mars.optimize.programs import Program
 
 #: Coordinates of a block.
@@ -125,6 +127,8 @@ class SlicedBlocks(_Blocks):
         from dask_mars.dask_api.expressions import _slice_1d
 
         super().__init__(name, expression, compiler)
+        if is_gone(getitem):
+            raise NotSymbolic("Dask has no getitem")
         source = expression.array
         self._source = source._name
         #: For each axis of the source, the blocks that are read and the part of each; and whether the result has
@@ -152,8 +156,6 @@ class SlicedBlocks(_Blocks):
         return ChunkRecord(operand, (slices,), (source,))
 
     def _task(self, key: Key, source: Key, slices: tuple[Any, ...]) -> Task:
-        from dask_mars.dask_api.expressions import getitem
-
         return Task(key, getitem, TaskRef(source), slices)
 
 

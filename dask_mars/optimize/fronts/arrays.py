@@ -17,8 +17,9 @@ from dask import is_dask_collection
 from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 from dask.utils import typename
 
-from dask_mars.dask_api.arrays import ArrayOverlapLayer
-from dask_mars.dask_api.core import Expr, TaskRef, _ExprSequence
+from dask_mars.dask_api import is_gone
+from dask_mars.dask_api.arrays import ArrayOverlapLayer, getter, getter_nofancy
+from dask_mars.dask_api.core import Expr, TaskRef, _ExprSequence, original_of
 from dask_mars.graph.chunks import flatten
 from dask_mars.optimize.fronts.array_blocks import (
     ConcatenatedBlocks,
@@ -318,8 +319,10 @@ def _from_array(expression: Any, name: str) -> Layer | None:
         return None
     get = expression.operand("getitem")
     if get is None:
-        get = expressions.getter if expression.fancy else expressions.getter_nofancy
-    elif get not in (expressions.getter, expressions.getter_nofancy):
+        get = getter if expression.fancy else getter_nofancy
+    elif original_of(get) not in (getter, getter_nofancy):
+        return None
+    if is_gone(get):
         return None
     slices = expressions.ArraySliceDep(expression.chunks)
     if region is not None:
