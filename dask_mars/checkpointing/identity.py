@@ -72,7 +72,7 @@ def _is_random(layer: str) -> bool:
 
 
 def _is_assembly(layer: str) -> bool:
-    return layer.startswith("finalize-")
+    return layer.startswith(("finalize-", "finalizecomputearray-"))
 
 
 def form_of(graph: ChunkGraph, chunk: int) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import dask
@@ -60,6 +63,24 @@ else:
     optimize_delayed = optional("dask.delayed", "optimize")
     # Needed only for pictures and plans of collections.
     collections_to_expr, unpack_collections = optional("dask.base", "collections_to_expr", "unpack_collections")
+
+#: Copies of Dask's functions, each with its original, by the copy's id, or by module and qualified name if it is
+#: made at each call. `expressions` fills it.
+ORIGINALS: dict[int | tuple[str, str], tuple[Any, Callable[..., Any]]] = {}
+
+
+def original_of(function: Any) -> Any:
+    """Return the function of Dask's that a function is a copy of; partial functions are made anew."""
+    if type(function) is partial:
+        parts = (function.func, *function.args, *function.keywords.values())
+        if all(original_of(part) is part for part in parts):
+            return function
+        keywords = {name: original_of(value) for name, value in function.keywords.items()}
+        return partial(original_of(function.func), *map(original_of, function.args), **keywords)
+    known = ORIGINALS.get(id(function))
+    if known is None and type(function) is FunctionType:
+        known = ORIGINALS.get((function.__module__, function.__qualname__))
+    return function if known is None else known[1]
 
 
 def is_dask_future(value: Any) -> bool:

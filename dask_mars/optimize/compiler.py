@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from dask_mars.dask_api.core import (
+    ORIGINALS,
     Alias,
     DataNode,
     Dict,
@@ -28,6 +29,7 @@ from dask_mars.dask_api.core import (
     _execute_subgraph,
     convert_legacy_task,
     is_dask_future,
+    original_of,
 )
 from dask_mars.graph.chunks import Constant, Key, Operand, Subprogram
 from dask_mars.graph.functions import path_of
@@ -113,6 +115,8 @@ class Compiler:
         # Types whose values are always literals.
         self._literal_types = set(_PLAIN)
         self._functions: dict[Any, Callable[..., Any]] = {}
+        # Partial functions, each with one of Dask's functions in place of copies, by the first's id.
+        self._originals: dict[int, tuple[Callable[..., Any], Callable[..., Any]]] = {}
         # How to emit each callable met as a literal, by its id.
         self._callables: dict[int, Constant | None] = {}
         # Constants that hold literals of subprograms, by the literals' ids.
@@ -180,9 +184,14 @@ class Compiler:
     def _same_function(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return one function for all equal ones: some layers make a new one for each block."""
         if type(function) is not partial and type(function) is not MethodType:
-            return function
+            return original_of(function) if ORIGINALS else function
         if self._functions.get(id(function)) is function:
             return function
+        if ORIGINALS:
+            known = self._originals.get(id(function))
+            if known is None:
+                known = self._originals[id(function)] = function, original_of(function)
+            function = known[1]
         # The function keeps alive the objects whose ids identify it.
         chosen = self._functions.setdefault(_identity(function), function)
         self._functions[id(chosen)] = chosen

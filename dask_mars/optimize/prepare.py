@@ -128,7 +128,7 @@ def _graph_of_layers(
         fixed = select(graph)
     options.checkpoint()
     annotate(graph, annotations_of(dsk))
-    graph.declared = with_reads(graph, declarations(dsk))
+    graph.declared = with_reads(graph, declarations(dsk if symbolic.declared is None else symbolic.declared))
     options.checkpoint()
     if not (composed and symbolic.composable):
         return graph

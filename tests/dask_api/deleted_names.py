@@ -21,7 +21,12 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 
-MODULES = ("core", "arrays", "frames", "bags")
+try:
+    import dask_array
+except ImportError:
+    dask_array = None
+
+MODULES = ("core", "arrays", "frames", "bags", *(["expressions"] if dask_array else []))
 
 
 def program(scheduler: Any) -> list[Any]:
@@ -54,7 +59,35 @@ def program(scheduler: Any) -> list[Any]:
             db.from_sequence(range(20), npartitions=4).groupby(lambda n: n % 3).map(lambda group: len(group[1])),
             dask.delayed(sum)([dask.delayed(abs)(-2), 3]),
         )
-    return [*array_results, *[np.sort(np.asarray(value).ravel()) for value in others], target]
+        expression_results = expressions() if dask_array else []
+    return [*array_results, *expression_results, *[np.sort(np.asarray(value).ravel()) for value in others], target]
+
+
+def expressions() -> list[Any]:
+    """Compute something of each kind of array expressions."""
+    x = dask_array.random.default_rng(0).random((60, 40), chunks=(20, 20))
+    held = dask_array.from_array(np.arange(2400.0).reshape(60, 40), chunks=(20, 20))
+    read = dask_array.from_array(Readable(), chunks=(20, 20))
+    return list(
+        dask.compute(
+            (x * 2 + 1).sum(),
+            x.std(axis=0) - x.mean(axis=0),
+            (x @ x.T).sum(),
+            held[5:40:3, ::2].rechunk((7, 9)),
+            held.map_overlap(lambda block: block + 1, depth=1),
+            dask_array.concatenate([held[:, None], dask_array.ones((60, 1, 40), chunks=(20, 1, 20))], axis=1),
+            held.argmax(axis=0) + read[3:].max(axis=0).astype("f4"),
+        )
+    )
+
+
+class Readable:
+    """An object that is read by parts."""
+
+    shape, dtype, ndim = (60, 40), np.dtype(float), 2
+
+    def __getitem__(self, index: Any) -> Any:
+        return np.ones(self.shape)[index]
 
 
 def deleted(path: str) -> tuple[Any, str, Any]:

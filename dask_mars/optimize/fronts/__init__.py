@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from dask_mars.optimize.fronts.arrays import read_array_expressions
 from dask_mars.optimize.fronts.base import Front, ReadOptions, Symbolic
 from dask_mars.optimize.fronts.frames import read_expressions
 from dask_mars.optimize.fronts.layers import read_layers
 
-FRONTS: tuple[Front, ...] = (read_layers, read_expressions)
+FRONTS: tuple[Front, ...] = (read_layers, read_array_expressions, read_expressions)
 
 
 def symbolic_graph(dsk: Any, options: ReadOptions) -> Symbolic | None:

@@ -10,6 +10,8 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from dask.highlevelgraph import HighLevelGraph
+
 from dask_mars.dask_api.core import Alias, GraphNode
 from dask_mars.graph.chunks import Key
 from dask_mars.optimize.programs import Program
@@ -84,6 +86,8 @@ class Symbolic(NamedTuple):
     layers: list[LazyLayer]
     #: Whether chains may become one chunk, as Dask itself fuses tasks of such graphs.
     composable: bool = True
+    #: The graph whose layers declare shapes and dtypes, if Dask's expression is not made of such graphs.
+    declared: HighLevelGraph | None = None
 
 
 #: Reads one kind of graph, with as few layers materialised as possible; returns None for other kinds, and if the

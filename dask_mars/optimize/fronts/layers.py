@@ -14,6 +14,7 @@ from dask.highlevelgraph import HighLevelGraph, Layer
 from dask_mars.dask_api.arrays import optimize_arrays, optimize_blockwise
 from dask_mars.dask_api.core import HLGExpr, HLGFinalizeCompute, _HLGExprSequence, optimize_delayed
 from dask_mars.graph.chunks import Key, flatten, layer_of
+from dask_mars.optimize.fronts.array_blocks import lazy_expression
 from dask_mars.optimize.fronts.base import LazyLayer, ReadOptions, Symbolic
 from dask_mars.optimize.fronts.blockwise import lazy_blockwise
 from dask_mars.optimize.fronts.overlap import lazy_overlap
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 #: Returns a layer as one that is compiled when needed, None if it is of another kind.
 LayerKind = Callable[[Layer, "Residents | None"], "LazyLayer | None"]
-LAYER_KINDS: tuple[LayerKind, ...] = (lazy_rechunk, lazy_blockwise, lazy_overlap)
+LAYER_KINDS: tuple[LayerKind, ...] = (lazy_rechunk, lazy_blockwise, lazy_overlap, lazy_expression)
 
 
 def read_layers(dsk: Any, options: ReadOptions) -> Symbolic | None:
@@ -58,16 +59,22 @@ def _graph_of_layers(
         graph = operand.hlg
         if isinstance(operand, HLGFinalizeCompute):
             graph = _with_all_that_is_wanted(graph, operand)
-        # Dask would lose layers with cyclic dependencies. Left alone, they show the keys of the cycle.
-        if fuse_layers and not in_circles(graph):
-            keys = flatten(operand.__dask_keys__())
-            if residents is not None:
-                graph = with_direct_rechunks(graph, {layer_of(key) for key in keys}, residents)
-            graph = optimize_blockwise(_with_annotations_apart(graph), keys=keys)
-        own, lazy = _divided(graph, residents)
+        own, lazy = divided(graph, flatten(operand.__dask_keys__()), fuse_layers, residents)
         tasks = {**tasks, **own} if tasks else own
         layers += lazy
     return tasks, layers
+
+
+def divided(
+    graph: HighLevelGraph, keys: Collection[Key], fuse_layers: bool, residents: Residents | None
+) -> tuple[dict[Key, Any], list[LazyLayer]]:
+    """Return a graph that computes keys as tasks and layers, optimised as Dask does."""
+    # Dask would lose layers with cyclic dependencies. Left alone, they show the keys of the cycle.
+    if fuse_layers and not in_circles(graph):
+        if residents is not None:
+            graph = with_direct_rechunks(graph, {layer_of(key) for key in keys}, residents)
+        graph = optimize_blockwise(_with_annotations_apart(graph), keys=keys)
+    return _divided(graph, residents)
 
 
 def _with_all_that_is_wanted(graph: HighLevelGraph, operand: HLGFinalizeCompute) -> HighLevelGraph:

@@ -137,7 +137,12 @@ def _is_plain(graph: HighLevelGraph, name: str) -> bool:
 
 def _array_bytes(graph: HighLevelGraph, name: str) -> int:
     said = graph.layers[name].collection_annotations or {}
-    return math.prod(map(sum, said["chunks"])) * int(said["dtype"].itemsize)
+    return array_bytes(said["chunks"], said["dtype"])
+
+
+def array_bytes(chunks: Chunks, dtype: np.dtype[Any]) -> int:
+    """Return the size of an array in bytes."""
+    return math.prod(map(sum, chunks)) * dtype.itemsize
 
 
 def _direct(graph: HighLevelGraph, chain: list[str], source: str) -> DirectRechunk | None:
@@ -145,12 +150,8 @@ def _direct(graph: HighLevelGraph, chain: list[str], source: str) -> DirectRechu
     layer = graph.layers.get(source)
     said = {} if layer is None else layer.collection_annotations or {}
     old, new = said.get("chunks"), (graph.layers[chain[0]].collection_annotations or {})["chunks"]
-    if old is None or len(old) != len(new):
+    if old is None or not are_known(old, new):
         return None
-    for before, after in zip(old, new, strict=True):
-        # Unknown sizes (NaN) fail the comparison, and empty blocks have rules of their own.
-        if not all(size > 0 for size in (*before, *after)) or sum(before) != sum(after):
-            return None
     pieces = math.prod(
         len({*itertools.accumulate(before), *itertools.accumulate(after)})
         for before, after in zip(old, new, strict=True)
@@ -162,6 +163,17 @@ def _direct(graph: HighLevelGraph, chain: list[str], source: str) -> DirectRechu
     for name in reversed(chain):
         tasks.update(graph.layers[name])
     return DirectRechunk(tasks, chain[0], source, old, new)
+
+
+def are_known(old: Chunks, new: Chunks) -> bool:
+    """Return whether chunks before and after a rechunk are of known sizes and none is empty."""
+    if len(old) != len(new):
+        return False
+    # Unknown sizes (NaN) fail the comparison, and empty blocks have rules of their own.
+    return all(
+        all(size > 0 for size in (*before, *after)) and sum(before) == sum(after)
+        for before, after in zip(old, new, strict=True)
+    )
 
 
 def lazy_rechunk(layer: Layer, residents: Residents | None = None) -> LazyLayer | None:

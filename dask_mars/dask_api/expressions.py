@@ -1,0 +1,102 @@
+"""Names of dask-array, the arrays on expressions; import it only after `dask_array`.
+
+The package has copies of functions of `dask.array` that return the same values. Our passes and native programs
+know the originals, so a copy is replaced where it is met.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dask_mars.dask_api import arrays, is_gone, optional
+from dask_mars.dask_api.core import ORIGINALS
+
+if TYPE_CHECKING:
+    from dask.blockwise import BlockwiseDep, blockwise
+    from dask.delayed import unpack_collections
+    from dask.layers import ArrayChunkShapeDep, ArraySliceDep, ArrayValuesDep
+    from dask_array._blockwise import Blockwise, FusedBlockwise
+    from dask_array._core_utils import normalize_arg
+    from dask_array._expr import ArrayExpr, ChunksOverride, RootAlias
+    from dask_array._overlap import OverlapInternal
+    from dask_array._rechunk import TasksRechunk, plan_rechunk
+    from dask_array.creation._ones_zeros import BroadcastTrick
+    from dask_array.io._from_array import FromArray
+    from dask_array.manipulation._expand import ExpandDims
+    from dask_array.random._expr import Random
+    from dask_array.reductions._arg_reduction import ArgChunk
+    from dask_array.reductions._reduction import PartialReduce
+    from dask_array.slicing._basic import SliceSlicesIntegers
+    from dask_array.slicing._utils import _slice_1d
+    from dask_array.stacking._concatenate import Concatenate
+
+    broadcast_trick: Any
+else:
+    BlockwiseDep, blockwise = optional("dask.blockwise", "BlockwiseDep", "blockwise")
+    unpack_collections = optional("dask.delayed", "unpack_collections")
+    ArrayChunkShapeDep, ArraySliceDep, ArrayValuesDep = optional(
+        "dask.layers", "ArrayChunkShapeDep", "ArraySliceDep", "ArrayValuesDep"
+    )
+    # For speed: expressions as layers; without these names they become plain tasks.
+    ArrayExpr, ChunksOverride, RootAlias = optional("dask_array._expr", "ArrayExpr", "ChunksOverride", "RootAlias")
+    Blockwise, FusedBlockwise = optional("dask_array._blockwise", "Blockwise", "FusedBlockwise")
+    normalize_arg = optional("dask_array._core_utils", "normalize_arg")
+    BroadcastTrick = optional("dask_array.creation._ones_zeros", "BroadcastTrick")
+    broadcast_trick = optional("dask.array.wrap", "broadcast_trick")
+    Random = optional("dask_array.random._expr", "Random")
+    FromArray = optional("dask_array.io._from_array", "FromArray")
+    TasksRechunk, plan_rechunk = optional("dask_array._rechunk", "TasksRechunk", "plan_rechunk")
+    OverlapInternal = optional("dask_array._overlap", "OverlapInternal")
+    ExpandDims = optional("dask_array.manipulation._expand", "ExpandDims")
+    ArgChunk = optional("dask_array.reductions._arg_reduction", "ArgChunk")
+    PartialReduce = optional("dask_array.reductions._reduction", "PartialReduce")
+    SliceSlicesIntegers = optional("dask_array.slicing._basic", "SliceSlicesIntegers")
+    _slice_1d = optional("dask_array.slicing._utils", "_slice_1d")
+    Concatenate = optional("dask_array.stacking._concatenate", "Concatenate")
+
+#: Functions that dask-array has copied, each with its original.
+_COPIES = (
+    *zip(optional("dask_array._chunk", "astype", "getitem"), (arrays.astype, arrays.getitem), strict=True),
+    *zip(
+        optional(
+            "dask_array._core_utils", "_enforce_dtype", "finalize", "getter", "getter_inline", "getter_nofancy"
+        ),
+        (arrays._enforce_dtype, arrays.finalize, arrays.getter, arrays.getter_inline, arrays.getter_nofancy),
+        strict=True,
+    ),
+    (optional("dask_array._histogram", "_block_hist"), arrays._block_hist),
+    *zip(
+        optional("dask_array.io._store", "load_chunk", "load_store_chunk"),
+        (arrays.load_chunk, arrays.load_store_chunk),
+        strict=True,
+    ),
+    (optional("dask_array.linalg._qr", "_wrapped_qr"), arrays._wrapped_qr),
+    (optional("dask_array.linalg._tensordot", "_matmul"), arrays._matmul),
+    (optional("dask_array.random._expr", "_apply_random_func"), arrays._apply_random_func),
+    *zip(
+        optional(
+            "dask_array.reductions._common",
+            "chunk_max",
+            "chunk_min",
+            "mean_chunk",
+            "moment_chunk",
+            "nannumel",
+            "numel",
+        ),
+        (
+            arrays.chunk_max,
+            arrays.chunk_min,
+            arrays.mean_chunk,
+            arrays.moment_chunk,
+            arrays.nannumel,
+            arrays.numel,
+        ),
+        strict=True,
+    ),
+)
+ORIGINALS.update(
+    (id(copy), (copy, original)) for copy, original in _COPIES if not (is_gone(copy) or is_gone(original))
+)
+if not is_gone(arrays._chunk_sum):
+    # A function within another.
+    ORIGINALS["dask_array.linalg._tensordot", "_sum_wo_cat.<locals>._chunk_sum"] = None, arrays._chunk_sum

@@ -1,0 +1,347 @@
+"""The front of array expressions (`dask_array`): each becomes a layer as of `dask.array`, for the layers' front.
+
+An expression that this module does not know stays a layer of its own tasks, and its neighbours are not concerned.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from dask import is_dask_collection
+from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
+from dask.utils import typename
+
+from dask_mars.dask_api import is_gone
+from dask_mars.dask_api.arrays import ArrayOverlapLayer, getter, getter_nofancy
+from dask_mars.dask_api.core import Expr, TaskRef, _ExprSequence, original_of
+from dask_mars.graph.chunks import flatten
+from dask_mars.optimize.fronts.array_blocks import (
+    ConcatenatedBlocks,
+    ExpressionLayer,
+    OtherNames,
+    ReducedBlocks,
+    SlicedBlocks,
+)
+from dask_mars.optimize.fronts.base import LayerRecords, ReadOptions, Symbolic
+from dask_mars.optimize.fronts.layers import divided
+from dask_mars.optimize.fronts.parts import Residents
+from dask_mars.optimize.fronts.rechunk import DirectRechunk, are_known, array_bytes
+
+logger = logging.getLogger(__name__)
+
+
+def read_array_expressions(dsk: Any, options: ReadOptions) -> Symbolic | None:
+    """Read expressions of `dask_array`; return None if there are others among them."""
+    if "dask_array" not in sys.modules or not isinstance(dsk, Expr):
+        return None
+    from dask_mars.dask_api.expressions import ArrayExpr
+
+    roots = dsk.dependencies() if isinstance(dsk, _ExprSequence) else ()
+    graph = _Graph()
+    if not roots or not all(isinstance(root, ArrayExpr) and graph.add(root) for root in roots):
+        return None
+    residents = None if options.resident_bytes is None else Residents(options.resident_bytes)
+    graph.reserve_rechunks(residents if options.fuse_layers else None)
+    layers = HighLevelGraph(graph.layers, graph.dependencies)
+    tasks, lazy = divided(layers, flatten(dsk.__dask_keys__()), options.fuse_layers, residents)
+    return Symbolic(tasks, lazy, declared=layers)
+
+
+class _Graph:
+    """The layers of expressions, by name."""
+
+    def __init__(self) -> None:
+        self.layers: dict[str, Layer] = {}
+        self.dependencies: dict[str, set[str]] = {}
+
+    def add(self, root: Any) -> bool:
+        """Add the layers of an expression and of all that it depends on; return False if others are among them."""
+        from dask_mars.dask_api.expressions import ArrayExpr
+
+        stack = [root]
+        while stack:
+            expression = stack.pop()
+            if expression._name in self.layers:
+                continue
+            if not isinstance(expression, ArrayExpr):
+                return False
+            self._add(expression)
+            stack += expression.dependencies()
+        return True
+
+    def reserve_rechunks(self, residents: Residents | None) -> None:
+        """Leave rechunks in one step only where memory has room for their arrays."""
+        direct = [layer for layer in self.layers.values() if isinstance(layer, DirectRechunk)]
+        sizes = [array_bytes(layer.new, (layer.collection_annotations or {})["dtype"]) for layer in direct]
+        if residents is not None and residents.reserve(sum(sizes)):
+            return
+        for layer in direct:
+            self.layers[layer.name] = tasks = MaterializedLayer(dict(layer.mapping))
+            tasks.collection_annotations = layer.collection_annotations
+
+    def _add_source(self, expression: Any) -> None:
+        """Add the layer of the object that blocks are read from, once for all of them."""
+        source = _original(expression._name)
+        self.layers[source] = MaterializedLayer({source: expression.array})
+        self.dependencies[source] = set()
+        self.dependencies[expression._name].add(source)
+
+    def _add(self, expression: Any) -> None:
+        from dask_mars.dask_api.expressions import FusedBlockwise
+
+        if isinstance(expression, FusedBlockwise):
+            # The layers' front fuses its steps again, into programs that it can read.
+            first, *others = expression.exprs
+            layer = None if any(map(_contracts, expression.exprs)) else _layer(first, expression._name)
+            if layer is not None:
+                self._keep(expression._name, first, layer)
+                for member in others:
+                    self._keep(member._name, member, _layer(member, member._name))
+                return
+        self._keep(expression._name, expression, _layer(expression, expression._name))
+
+    def _keep(self, name: str, expression: Any, layer: Layer | None) -> None:
+        from dask_mars.dask_api.expressions import FromArray
+
+        if layer is None:
+            layer = MaterializedLayer(expression._layer())
+        layer.collection_annotations = _said(expression)
+        self.layers[name] = layer
+        self.dependencies[name] = {source._name for source in expression.dependencies()}
+        if isinstance(expression, FromArray) and not (layer.is_materialized() or expression.inline_array):
+            self._add_source(expression)
+
+
+def _contracts(expression: Any) -> bool:
+    """Return whether a step of a fused expression gets a block where alone it would get a list of one."""
+    from dask_mars.dask_api.expressions import Blockwise
+
+    if not isinstance(expression, Blockwise):
+        return False
+    known = {*expression.out_ind, *expression.new_axes}
+    return not all(known.issuperset(indices) for indices in expression.args[1::2] if indices is not None)
+
+
+def _said(expression: Any) -> dict[str, Any] | None:
+    """Return what `dask.array` notes about the array of a layer, None if that is unknown."""
+    try:
+        meta = expression._meta
+        return {"chunks": expression.chunks, "dtype": meta.dtype, "chunk_type": typename(type(meta))}
+    except Exception:
+        return None
+
+
+def _layer(expression: Any, name: str) -> Layer | None:
+    """Return an expression as a layer of blocks with a name, or None if it has to make its own tasks."""
+    from dask_mars.dask_api import expressions
+
+    makers: tuple[tuple[type, Callable[[Any, str], Layer | None]], ...] = (
+        (expressions.Blockwise, _blockwise),
+        (expressions.BroadcastTrick, _full),
+        (expressions.Random, _random),
+        (expressions.OverlapInternal, _overlap),
+        (expressions.PartialReduce, partial(_blocks, ReducedBlocks)),
+        (expressions.SliceSlicesIntegers, partial(_blocks, SlicedBlocks)),
+        (expressions.RootAlias, partial(_blocks, OtherNames)),
+        (expressions.ChunksOverride, partial(_blocks, OtherNames)),
+        (expressions.Concatenate, _concatenate),
+        (expressions.ExpandDims, _expand),
+        (expressions.ArgChunk, _arg_chunk),
+        (expressions.FromArray, _from_array),
+        (expressions.TasksRechunk, _rechunk),
+    )
+    kind = type(expression)
+    for known, make in makers:
+        # A subclass may make its blocks in another way.
+        if issubclass(kind, known) and kind._layer is known._layer:  # type: ignore[attr-defined]
+            try:
+                return make(expression, name)
+            except Exception as reason:
+                # Its own tasks are right, or raise what Dask's schedulers would.
+                logger.debug("%s makes its own tasks: %r", name, reason)
+                return None
+    return None
+
+
+def _blockwise(expression: Any, name: str) -> Layer | None:
+    from dask_mars.dask_api.expressions import BlockwiseDep, blockwise, normalize_arg, unpack_collections
+
+    arguments: list[Any] = []
+    counts = {}
+    collections: list[Any] = []
+    for argument, indices in zip(expression.args[::2], expression.args[1::2], strict=True):
+        given = argument
+        if indices is None:
+            given, found = unpack_collections(normalize_arg(argument))
+            collections += found
+        elif not isinstance(argument, BlockwiseDep):
+            if argument.ndim != len(indices):
+                return None
+            given = argument._name
+            counts[given] = argument.numblocks
+        arguments += given, indices
+    keywords = {}
+    for keyword, value in expression.kwargs.items():
+        keywords[keyword], found = unpack_collections(normalize_arg(value))
+        collections += found
+    if any(map(is_dask_collection, collections)):
+        return None
+    layer: Layer = blockwise(
+        expression.func,
+        name,
+        expression.out_ind,
+        *arguments,
+        numblocks=counts,
+        new_axes=expression.new_axes,
+        concatenate=expression.concatenate,
+        **keywords,
+    )
+    return layer
+
+
+def _full(expression: Any, name: str) -> Layer | None:
+    from dask_mars.dask_api.expressions import ArrayChunkShapeDep, blockwise, broadcast_trick
+
+    # With the original of a function that dask-array has copied.
+    function = partial(broadcast_trick(expression.func), **expression._wrapped_func.keywords)
+    indices = tuple(range(expression.ndim))
+    shapes = ArrayChunkShapeDep(expression.chunks)
+    layer: Layer = blockwise(function, name, indices, shapes, indices, numblocks={})
+    return layer
+
+
+def _random(expression: Any, name: str) -> Layer | None:
+    from dask_mars.dask_api.expressions import ArrayChunkShapeDep, ArrayValuesDep, blockwise
+
+    if expression.dependencies():
+        return None
+    seeds, _, _, generator, apply = expression._info
+    chunks = expression.chunks
+    indices = tuple(range(len(chunks)))
+    blocks = itertools.product(*[range(len(sizes)) for sizes in chunks])
+    shapes = ArrayChunkShapeDep(expression._base_chunks)
+    layer: Layer = blockwise(
+        apply,
+        name,
+        indices,
+        *(generator, None, expression.distribution, None),
+        *(ArrayValuesDep(chunks, dict(zip(blocks, seeds, strict=True))), indices),
+        *(shapes, indices[: len(shapes.chunks)]),
+        *(tuple(expression.args), None, dict(expression.kwargs), None),
+        numblocks={},
+    )
+    return layer
+
+
+def _overlap(expression: Any, name: str) -> Layer | None:
+    source = expression.array
+    token = name.partition("-")[2]
+    return ArrayOverlapLayer(source.name, expression.axes, source.chunks, source.numblocks, token)
+
+
+def _blocks(records: Callable[..., LayerRecords], expression: Any, name: str) -> Layer | None:
+    return ExpressionLayer(name, expression, records)
+
+
+def _rechunk(expression: Any, name: str) -> Layer | None:
+    from dask_mars.dask_api.expressions import plan_rechunk
+
+    source, meta, new = expression.array, expression._meta, expression.chunks
+    if type(meta) is not np.ndarray or meta.dtype.hasobject or not are_known(source.chunks, new):
+        return None
+    limits = expression.threshold, expression.block_size_limit
+    if len(plan_rechunk(source.chunks, new, meta.dtype.itemsize, *limits)) > 1:
+        return None
+    return DirectRechunk(ExpressionLayer(name, expression, OtherNames), name, source._name, source.chunks, new)
+
+
+def _concatenate(expression: Any, name: str) -> Layer | None:
+    # Blocks without elements may be more in one array than in another.
+    if not all(size > 0 for sizes in expression.chunks for size in sizes):
+        return None
+    return ExpressionLayer(name, expression, ConcatenatedBlocks)
+
+
+def _expand(expression: Any, name: str) -> Layer | None:
+    from dask_mars.dask_api.expressions import blockwise
+
+    source, new = expression.array, sorted(expression.axes)
+    indices = range(expression.ndim)
+    layer: Layer = blockwise(
+        np.expand_dims,
+        name,
+        tuple(indices),
+        *(source._name, tuple([axis for axis in indices if axis not in new])),
+        *(tuple(new), None),
+        numblocks={source._name: source.numblocks},
+        new_axes=dict.fromkeys(new, 1),
+    )
+    return layer
+
+
+def _arg_chunk(expression: Any, name: str) -> Layer | None:
+    from dask_mars.dask_api.expressions import ArrayValuesDep, blockwise
+
+    source, axis = expression.array, expression.axis
+    starts = [list(itertools.accumulate(sizes[:-1], initial=0)) for sizes in source.chunks]
+    offsets = itertools.product(*starts)
+    values = [(offset, source.shape) if expression.ravel else offset[axis[0]] for offset in offsets]
+    blocks = itertools.product(*map(range, source.numblocks))
+    indices = tuple(range(source.ndim))
+    layer: Layer = blockwise(
+        expression.chunk_func,
+        name,
+        indices,
+        *(source._name, indices, axis, None),
+        *(ArrayValuesDep(source.chunks, dict(zip(blocks, values, strict=True))), indices),
+        numblocks={source._name: source.numblocks},
+    )
+    return layer
+
+
+def _original(name: str) -> str:
+    """Return the key of the object that the blocks of a layer are read from, as Dask names it."""
+    return f"original-{name}"
+
+
+def _from_array(expression: Any, name: str) -> Layer | None:
+    from dask_mars.dask_api import expressions
+
+    source, lock, region = expression.array, expression.lock, expression._region
+    if type(source) in (np.ndarray, np.ma.MaskedArray) and not lock:
+        # Dask cuts arrays in memory at once, into blocks that are views.
+        return None
+    get = expression.operand("getitem")
+    if get is None:
+        get = getter if expression.fancy else getter_nofancy
+    elif original_of(get) not in (getter, getter_nofancy):
+        return None
+    if is_gone(get):
+        return None
+    slices = expressions.ArraySliceDep(expression.chunks)
+    if region is not None:
+        offsets = [part.indices(length)[0] for part, length in zip(region, source.shape, strict=True)]
+        slices.starts = tuple(
+            [
+                tuple([start + offset for start in starts])
+                for starts, offset in zip(slices.starts, offsets, strict=True)
+            ]
+        )
+    is_plain = expression.asarray_arg and not lock
+    indices = tuple(range(len(expression.chunks)))
+    layer: Layer = expressions.blockwise(
+        get,
+        name,
+        indices,
+        *(source if expression.inline_array else TaskRef(_original(name)), None, slices, indices),
+        numblocks={},
+        _data_producer=True,
+        **({} if is_plain else {"asarray": expression.asarray_arg, "lock": lock}),
+    )
+    return layer
