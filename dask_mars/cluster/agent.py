@@ -146,7 +146,8 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
             # Batch systems and terminals also signal this process, not only its nanny. Before this point a signal
             # just ends it.
             for number in (signal.SIGINT, signal.SIGTERM):
-                asyncio.get_running_loop().add_signal_handler(number, self._begin_to_leave, number)
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    asyncio.get_running_loop().add_signal_handler(number, self._begin_to_leave, number)
         await self.plugin_add(plugin=_Cancelling(self), name="dask-mars-cancelling")
         known = await self.scheduler.identity(n_workers=_COMPARED)
         others = {
