@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dask_mars.checkpointing.listing import checkpoints
     from dask_mars.client.handles import Computation
     from dask_mars.cluster.local import LocalMarsCluster
+    from dask_mars.cluster.take_over import take_over
     from dask_mars.observe.drawing.visualize import visualize
     from dask_mars.observe.planning.plan import plan
     from dask_mars.web.client import connect
@@ -40,6 +41,7 @@ __all__ = [
     "plan",
     "runtime",
     "submit",
+    "take_over",
     "visualize",
 ]
 
@@ -73,6 +75,10 @@ def __getattr__(name: str) -> Any:
         from dask_mars.cluster.local import LocalMarsCluster
 
         return LocalMarsCluster
+    if name == "take_over":
+        from dask_mars.cluster.take_over import take_over
+
+        return take_over
     if name == "connect":
         from dask_mars.web.client import connect
 

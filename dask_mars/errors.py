@@ -131,7 +131,19 @@ class NoAgents(MarsError):
 
     address: str
     """Of the cluster's scheduler."""
-    _template = "no worker of the cluster at {address} is one of dask_mars. Start some: dask-mars-worker {address}"
+    _template = (
+        "no worker of the cluster at {address} is one of dask_mars. Start some: dask-mars-worker {address}; or "
+        "turn its workers into such: dask_mars.take_over(client)"
+    )
+
+
+class CannotTakeOver(MarsError):
+    """The workers of a cluster cannot become agents."""
+
+    address: str
+    """Of the cluster's scheduler."""
+    reason: str
+    _template = "the workers of the cluster at {address} cannot compute for dask_mars: {reason}"
 
 
 class NoHostAllowed(MarsError):

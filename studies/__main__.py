@@ -9,6 +9,7 @@ from studies.checkpoint import checkpoint
 from studies.idle import idle
 from studies.operands import operands
 from studies.ordering import ordering
+from studies.placement import placement
 from studies.plans import plans
 from studies.policies import policies
 from studies.preparation import preparation
@@ -28,6 +29,7 @@ for command in (
     idle,
     operands,
     ordering,
+    placement,
     plans,
     policies,
     preparation,

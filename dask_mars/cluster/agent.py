@@ -96,7 +96,8 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         told[RECONNECTS] = lambda worker: reconnect_s
         # Results live in the engine's store, which has its own limit; Dask's spilling would write copies to disk.
         kwargs.setdefault("data", {})
-        super().__init__(*args, startup_information=told, **kwargs)
+        plugins = (*(kwargs.pop("plugins", None) or ()), _AgentPlugin())
+        super().__init__(*args, startup_information=told, plugins=plugins, **kwargs)
         self.memory_manager.memory_pause_fraction = False
         memory = self.memory_manager.memory_limit
         settings = config.settings(self.state.nthreads, memory)
@@ -106,9 +107,8 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
             settings = dataclasses.replace(settings, store_limit=limit)
         if spill_directory is not None or config.get("spill-directory") is None:
             settings = dataclasses.replace(settings, spill_directory=Path(spill_directory or self.local_directory))
-        # Dask's scheduler refuses tasks with larger inputs. It counts whole results, although subtasks read parts,
-        # and spilled ones.
-        self.memory_manager.memory_limit = settings.memory_limit + _free_bytes(settings.spill_directory)
+        # Until it registers, so that its log says what it may take.
+        self.memory_manager.memory_limit = settings.memory_limit
         self._settings = settings
         self._engine: Engine | None = None
         #: The running close of the engine.
@@ -130,24 +130,37 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         self.periodic_callbacks["dask-mars-release"] = PeriodicCallback(release_unread, _RELEASE_MS)
 
     @property
+    def spill_directory(self) -> Path | None:
+        """The directory for results beyond the store."""
+        return self._settings.spill_directory
+
+    @property
     def engine(self) -> Engine:
         """The engine that computes subtasks."""
         assert self._engine is not None, "the agent has not started"
         return self._engine
 
     async def start_unsafe(self) -> MarsWorker:
-        """Start the engine and, when it is ready, register with the scheduler."""
+        """Start the engine, register with the scheduler, and wait for the engine; subtasks wait for it, too."""
         self._engine = self._transfers.engine = Engine(self._settings, is_agent=True)
-        # An engine that fails ends the agent here, before the scheduler knows it.
-        while not self.engine.is_up:
-            await asyncio.sleep(_START_LOOK_S)
+        # Managers of clusters give up a job that does not register within seconds.
         await super().start_unsafe()
         if self.nanny is not None:
             # Batch systems and terminals also signal this process, not only its nanny. Before this point a signal
             # just ends it.
             for number in (signal.SIGINT, signal.SIGTERM):
-                asyncio.get_running_loop().add_signal_handler(number, self._begin_to_leave, number)
-        await self.plugin_add(plugin=_Cancelling(self), name="dask-mars-cancelling")
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    asyncio.get_running_loop().add_signal_handler(number, self._begin_to_leave, number)
+        # An engine that fails ends the agent here; a lifetime or a signal may have ended both.
+        try:
+            while (engine := self._engine) is not None and not engine.is_up:
+                await asyncio.sleep(_START_LOOK_S)
+        except BaseException:
+            # The nanny answers only when it has started, and that waits for this.
+            await self.close(nanny=False, reason="engine-failed")
+            raise
+        if engine is None or self.status is not Status.running:
+            return self
         known = await self.scheduler.identity(n_workers=_COMPARED)
         others = {
             other for told in known["workers"].values() if (other := told.get(MARK, __version__)) != __version__
@@ -199,7 +212,7 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         """Return the metrics of a heartbeat for Dask's scheduler."""
         metrics: dict[str, Any] = await super().get_metrics()
         engine = self._engine
-        if engine is not None:
+        if engine is not None and engine.alive:
             metrics.update(measure(engine, self._subtasks, metrics["managed_bytes"]))
         return metrics
 
@@ -396,11 +409,17 @@ def _hints() -> Iterator[None]:
         raise
 
 
-class _Cancelling(WorkerPlugin):  # type: ignore[misc]
-    """Cancels subtasks of an agent that are no longer needed."""
+class _AgentPlugin(WorkerPlugin):  # type: ignore[misc]
+    """Tells the scheduler what an agent can hold, and cancels subtasks that are no longer needed."""
 
-    def __init__(self, agent: MarsWorker) -> None:
-        self._agent = agent
+    name = "dask-mars-agent"
+
+    def setup(self, worker: MarsWorker) -> None:
+        """Count the disk before the agent registers."""
+        self._agent = worker
+        # Dask's scheduler refuses tasks with larger inputs. It counts whole results, although subtasks read parts,
+        # and spilled ones.
+        worker.memory_manager.memory_limit += _free_bytes(worker.spill_directory)
 
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
         """Handle a change of a task's state."""

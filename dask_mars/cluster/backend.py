@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,9 @@ _lock = Lock()
 _ALLOWED_LOSSES = 10
 #: Clients that were made because the configuration names a scheduler, by its address.
 _clients: dict[str, Client] = {}
+
+#: Current clients without agents, about which the user has been warned.
+_ignored: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
 def connect(address: str) -> Client:
@@ -211,7 +215,17 @@ def current_cluster(records: Records | None = None) -> ClusterBackend | None:
     if client.asynchronous:
         return None
     client, hosts = cluster_behind(client)
-    return ClusterBackend(client, hosts, records) if hosts or may_come_back(client) else None
+    if hosts or may_come_back(client):
+        return ClusterBackend(client, hosts, records)
+    if client.status == "running" and client not in _ignored:
+        _ignored.add(client)
+        warnings.warn(
+            f"no worker of the current client's cluster, {client.scheduler.address}, is one of dask_mars: "
+            "dask_mars.get computes in this process. dask_mars.take_over(client) turns its workers into such",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return None
 
 
 def close() -> None:

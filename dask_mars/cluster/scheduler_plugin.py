@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from heapq import nlargest
+from itertools import chain, islice
+from operator import attrgetter, itemgetter
 from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,12 +25,17 @@ from dask_mars.scheduler.events import GraphPlan
 
 if TYPE_CHECKING:
     from distributed import Scheduler
-    from distributed.scheduler import TaskState
+    from distributed.scheduler import TaskState, WorkerState
 
 logger = logging.getLogger(__name__)
 
 #: States of agents that take no work.
 LEAVING = frozenset({Status.closing_gracefully, Status.closing, Status.closed, Status.failed, Status.paused})
+
+#: Number of holders of inputs, and of idle agents, that are compared with a subtask's planned host.
+_COMPARED = 4
+#: Number of holders of an input above which these are not counted one by one.
+_COMMON = 8
 
 
 class SubtaskAnnotation(NamedTuple):
@@ -58,9 +66,11 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
     """Places subtasks on their planned hosts, in their planned order.
 
     A subtask starts on its planned host, unless that is gone, or the real sizes of its inputs, the host's memory
-    or its queue make another host better. When agents come and go, the assigner divides the remaining subtasks
-    without inputs; any other goes to an agent that has its inputs. Idle agents may steal queued subtasks, as
-    Dask's scheduler decides.
+    or its queue make another host better: one that has inputs, or an idle one. When an agent leaves, the assigner
+    divides its subtasks without inputs; any other goes to an agent that has its inputs. One that comes takes a
+    share of the queues. Idle agents may steal queued subtasks, as Dask's scheduler decides.
+
+    No step for a subtask is linear in the number of agents, and none for an agent in the number of subtasks.
     """
 
     name = "dask-mars-placement"
@@ -71,8 +81,13 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         #: Addresses of all agents. Queued subtasks have this very set as worker restrictions, so that it includes
         #: later agents.
         self._agents: set[str] = set()
-        #: By computation, the agents at the last division, and the divided subtasks.
-        self._assigned: dict[str, tuple[frozenset[str], dict[Any, str]]] = {}
+        #: The agent that each placed subtask is restricted to, and the reverse; "" where there was no agent.
+        self._places: dict[Any, str] = {}
+        self._placed_at: defaultdict[str, set[Any]] = defaultdict(set)
+        #: Number of changes of the agents.
+        self._changes = 0
+        #: By computation, the number of changes at the last division, and the divided subtasks.
+        self._assigned: dict[str, tuple[int, dict[Any, str]]] = {}
         #: Number of subtasks by computation.
         self._counts: defaultdict[str, int] = defaultdict(int)
         for address in scheduler.workers:
@@ -86,16 +101,13 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         if MARK not in agent.extra:
             return
         self._agents.add(worker)
+        self._changes += 1
         if MEMORY_LIMIT in agent.metrics:
             limit = AgentMemory(agent.metrics[MEMORY_LIMIT])
             scheduler.total_memory += limit - agent.memory_limit
             agent.memory_limit = limit
-        for task, plan in self._unbound():
-            if task.state == "processing":
-                if self._assignment(plan.computation).get(task.key) == worker:
-                    self._offer(task, worker)
-            elif task.state in ("waiting", "no-worker") and not self._is_planned(task):
-                self._place(task, plan)
+        self._place_again("")
+        self._share_queues_with(agent)
         self._resume()
 
     def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
@@ -103,9 +115,8 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         if worker not in self._agents:
             return
         self._agents.discard(worker)
-        for task, plan in self._unbound():
-            if task.worker_restrictions == {worker}:
-                self._place(task, plan)
+        self._changes += 1
+        self._place_again(worker)
         self._resume()
 
     def update_graph(
@@ -123,7 +134,9 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
             if plan.bound:
                 continue
             task.loose_restrictions = False
-            if not self._is_planned(task):
+            if self._is_planned(task):
+                self._restrict(task, *task.worker_restrictions)
+            else:
                 self._place(task, plan)
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
@@ -138,6 +151,7 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
             return
         if finish == "forgotten":
             del self._plans[key]
+            self._drop(key)
             self._counts[plan.computation] -= 1
             if not self._counts[plan.computation]:
                 del self._counts[plan.computation]
@@ -145,7 +159,7 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         elif not plan.bound:
             task = self._scheduler.tasks[key]
             if finish == "processing":
-                task.worker_restrictions = self._agents
+                self._release(task)
             elif finish == "waiting" and not self._is_planned(task):
                 self._place(task, plan)
             elif finish == "no-worker":
@@ -155,39 +169,66 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
 
     # -- places -----------------------------------------------------------------------------------------------
 
-    def _unbound(self) -> list[tuple[TaskState, SubtaskAnnotation]]:
-        """Return the subtasks that this plugin places."""
-        tasks = self._scheduler.tasks
-        return [(tasks[key], plan) for key, plan in self._plans.items() if not plan.bound and key in tasks]
+    def _restrict(self, task: TaskState, address: str) -> None:
+        """Restrict a subtask to an agent."""
+        self._record(task.key, address)
+        task.worker_restrictions = {address}
 
-    def _there(self) -> list[str]:
-        """Return the agents that take work."""
+    def _record(self, key: Any, address: str) -> None:
+        self._drop(key)
+        self._places[key] = address
+        self._placed_at[address].add(key)
+
+    def _release(self, task: TaskState) -> None:
+        """Allow all agents, those that come later too, to run a subtask."""
+        self._drop(task.key)
+        task.worker_restrictions = self._agents
+
+    def _drop(self, key: Any) -> None:
+        address = self._places.pop(key, None)
+        if address is not None:
+            members = self._placed_at[address]
+            members.discard(key)
+            if not members:
+                del self._placed_at[address]
+
+    def _place_again(self, address: str) -> None:
+        """Place the subtasks that are restricted to a lost agent; under "", those that wait for the first one."""
+        tasks = self._scheduler.tasks
+        for key in list(self._placed_at.get(address, ())):
+            if key in tasks and not self._is_planned(tasks[key]):
+                self._place(tasks[key], self._plans[key])
+
+    def _takes_work(self, address: str) -> bool:
+        """Return whether an agent is there and takes work."""
         # A lost agent leaves the scheduler's list before `remove_worker` is called.
-        workers = self._scheduler.workers
-        return [
-            address for address in self._agents if address in workers and workers[address].status not in LEAVING
-        ]
+        worker = self._scheduler.workers.get(address)
+        return address in self._agents and worker is not None and worker.status not in LEAVING
+
+    def _there(self) -> Iterator[str]:
+        """Yield the agents that take work."""
+        return filter(self._takes_work, self._agents)
 
     def _is_planned(self, task: TaskState) -> bool:
         """Return whether a subtask has its planned host, and that host takes work."""
         planned = task.worker_restrictions
-        return planned is not self._agents and bool(planned) and planned <= set(self._there())
+        return planned is not self._agents and bool(planned) and all(map(self._takes_work, planned))
 
     def _place(self, task: TaskState, plan: SubtaskAnnotation) -> None:
         """Place a subtask whose planned host is gone, or that is computed again."""
-        there = self._there()
         workers = self._scheduler.workers
-        needed = task.resource_restrictions or {}
-        if needed and not any(has_resources(workers[address].resources, needed.items()) for address in there):
+        needed = (task.resource_restrictions or {}).items()
+        if needed and not any(has_resources(workers[address].resources, needed) for address in self._there()):
             # The restriction is loose: other hosts may run it.
             task.resource_restrictions = {}
-        if not there:
+        first = next(self._there(), None)
+        if first is None:
             # Wait for an agent.
-            return
-        if task.dependencies:
-            task.worker_restrictions = self._agents
-            return
-        task.worker_restrictions = {self._assignment(plan.computation, task.key).get(task.key, there[0])}
+            self._record(task.key, "")
+        elif task.dependencies:
+            self._release(task)
+        else:
+            self._restrict(task, self._assignment(plan.computation, task.key).get(task.key, first))
 
     def _is_placed_by_us(self, task: TaskState) -> bool:
         plan = self._plans.get(task.key)
@@ -199,21 +240,33 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         needed = (task.resource_restrictions or {}).items()
         workers = self._scheduler.workers
         held: defaultdict[str, int] = defaultdict(int)
+        #: Inputs that many hosts have.
+        common: list[tuple[set[Any], int]] = []
         total = 0
         for source in task.dependencies:
             size_bytes = source.get_nbytes()
             total += size_bytes
+            if len(source.who_has) > _COMMON:
+                common.append((source.who_has, size_bytes))
+                continue
             for worker in source.who_has:
                 held[worker.address] += size_bytes
+        near = [planned, *nlargest(_COMPARED, held, key=held.__getitem__)]
+        if common and len(held) < _COMPARED:
+            holders, _ = max(common, key=itemgetter(1))
+            near += [worker.address for worker in islice(holders, _COMPARED)]
         hosts = {}
-        for address in self._there():
+        for address in chain(near, islice(filter(self._takes_work, self._scheduler.idle), _COMPARED)):
+            if address in hosts or not self._takes_work(address):
+                continue
             worker = workers[address]
             if not has_resources(worker.resources, needed):
                 continue
             # Dask's memory limit of an agent includes its disk.
             limit = worker.metrics.get(STORE_LIMIT)
             free = None if limit is None else max(limit - worker.metrics[STORED], 0)
-            hosts[address] = HostState(held[address], worker.occupancy / max(worker.nthreads, 1), free)
+            held_bytes = held.get(address, 0) + sum([size for holders, size in common if worker in holders])
+            hosts[address] = HostState(held_bytes, worker.occupancy / max(worker.nthreads, 1), free)
         if planned not in hosts or len(hosts) < 2:
             return
         chosen = choose_host(planned, hosts, total, self._scheduler.bandwidth)
@@ -227,18 +280,18 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
                 planned,
                 hosts[planned].held_bytes,
             )
-            task.worker_restrictions = {chosen}
+            self._restrict(task, chosen)
 
-    def _assignment(self, computation: str, key: Any = None) -> dict[Any, str]:
+    def _assignment(self, computation: str, key: Any) -> dict[Any, str]:
         """Return the assigner's hosts for a computation's remaining subtasks without inputs.
 
         The assigner runs again when the agents change, or for an unassigned subtask.
         """
-        there = frozenset(self._there())
-        agents, assigned = self._assigned.get(computation, (None, {}))
-        if agents != there or (key is not None and key not in assigned):
-            assigned = self._assign(computation, sorted(there)) if there else {}
-            self._assigned[computation] = there, assigned
+        changes, assigned = self._assigned.get(computation, (-1, {}))
+        if changes != self._changes or not self._takes_work(assigned.get(key, "")):
+            there = sorted(self._there())
+            assigned = self._assign(computation, there) if there else {}
+            self._assigned[computation] = self._changes, assigned
         return assigned
 
     def _assign(self, computation: str, agents: list[str]) -> dict[Any, str]:
@@ -297,12 +350,39 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         if found:
             scheduler.transitions(dict.fromkeys(found, "processing"), stimulus_id=f"dask-mars-resume-{time()}")
 
-    def _offer(self, task: TaskState, newcomer: str) -> None:
-        """Try to move a subtask that has not started to a new agent: Dask's stealing asks the other one for it."""
+    def _share_queues_with(self, newcomer: WorkerState) -> None:
+        """Ask the agents with the longest queues for a newcomer's share of what has not started."""
         stealing = self._scheduler.extensions.get("stealing")
-        present = task.processing_on
-        if stealing is not None and not task.dependencies and present is not None:
-            stealing.move_task_request(task, present, self._scheduler.workers[newcomer])
+        if stealing is None:
+            return
+        workers = self._scheduler.workers
+        others = [workers[address] for address in self._there() if address != newcomer.address]
+        # What other newcomers have asked for is in the queue until its agent answers; the first have started.
+        asked = stealing.in_flight_tasks
+        lengths = [len(agent.processing) + asked.get(agent, 0) - agent.nthreads for agent in others]
+        slots = sum([agent.nthreads for agent in others]) + newcomer.nthreads
+        each = sum([length for length in lengths if length > 0]) // max(slots, 1)
+        left = each * newcomer.nthreads
+        for length, agent in nlargest(left, zip(lengths, others, strict=True), key=itemgetter(0)):
+            count = min(left, max(length - each * agent.nthreads, 1))
+            for task in self._last_of_queue(agent, count):
+                stealing.move_task_request(task, agent, newcomer)
+                left -= 1
+            if left <= 0:
+                break
+
+    def _last_of_queue(self, agent: WorkerState, count: int) -> list[TaskState]:
+        """Return queued subtasks without inputs that this plugin places, the last ones of an agent."""
+        in_flight = self._scheduler.extensions["stealing"].in_flight
+        found = [
+            task
+            for task in agent.processing
+            if not task.dependencies
+            and task not in in_flight
+            and (plan := self._plans.get(task.key)) is not None
+            and not plan.bound
+        ]
+        return nlargest(count, found, key=attrgetter("priority"))
 
 
 def has_resources(resources: Mapping[str, float], needed: Iterable[tuple[str, float]]) -> bool:

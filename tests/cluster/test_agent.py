@@ -7,6 +7,7 @@ import contextlib
 import gc
 import pickle
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ import pytest
 from dask._task_spec import Task, TaskRef
 from distributed import Client
 from distributed.protocol import deserialize, serialize
-from distributed.utils_test import async_poll_for, gen_cluster
+from distributed.utils_test import async_poll_for, captured_logger, gen_cluster
 
 from dask_mars.cluster.agent import MarsWorker
 from dask_mars.cluster.local import LocalMarsCluster
@@ -31,6 +32,7 @@ from dask_mars.cluster.partition.subtasks import cut, place
 from dask_mars.cluster.stored_result import StoredResult, release_unread
 from dask_mars.cluster.subtask_spec import Packer
 from dask_mars.cluster.transfers import BytesSemaphore
+from dask_mars.engine.engine import Engine
 from dask_mars.optimize.convert import convert
 from dask_mars.scheduler.events import GraphPlan
 from dask_mars.store.persisted import PersistedChunk
@@ -287,6 +289,24 @@ async def test_whoever_closes_an_agent_waits_for_its_engine_and_not_for_its_subt
 
 
 # -- with others ----------------------------------------------------------------------------------------------
+
+
+@gen_cluster(nthreads=[], timeout=120)
+async def test_an_agent_registers_before_its_engine_is_up_and_logs_its_limit(scheduler, monkeypatch):
+    is_up, may_be_up = Engine.is_up.fget, threading.Event()
+    monkeypatch.setattr(Engine, "is_up", property(lambda engine: may_be_up.is_set() and is_up(engine)))
+    with captured_logger("distributed.worker", level="INFO") as log:
+        agent = MarsWorker(scheduler.address, nthreads=1, memory_limit="4 GiB")
+        starting = asyncio.ensure_future(agent.start())
+        await async_poll_for(lambda: scheduler.workers, timeout=60)
+    assert re.search(r"Memory: +4\.00 GiB", log.getvalue())
+    # Its disk counts for Dask, which would refuse what reads more.
+    assert next(iter(scheduler.workers.values())).memory_limit > 4 << 30
+    assert not starting.done()
+    may_be_up.set()
+    await starting
+    assert agent.engine.worker_pids()
+    await agent.close()
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)], config={"dask-mars.idle-timeout": "300 ms"}, timeout=120)

@@ -6,17 +6,20 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import dask
 import pytest
 from dask._task_spec import Task, TaskRef
-from distributed import SchedulerPlugin, Worker
+from distributed import SchedulerPlugin, Status, Worker
 from distributed.utils_test import async_poll_for, captured_logger, gen_cluster
 
 from dask_mars.cluster.marks import MARK
 from dask_mars.cluster.metrics import MEMORY_LIMIT
 from dask_mars.cluster.partition.hashing import share_out
+from dask_mars.cluster.partition.placement import choose_host
 from dask_mars.cluster.planning import names_in_hashes
 from dask_mars.cluster.scheduler_plugin import Placement, SubtaskAnnotation
 
@@ -122,7 +125,7 @@ async def test_what_an_agent_leaves_is_divided_by_the_assigner(client, scheduler
         future.release()
     await async_poll_for(lambda: not scheduler.tasks, timeout=10)
     plugin = scheduler.plugins[Placement.name]
-    assert not any([plugin._plans, plugin._counts, plugin._assigned])
+    assert not any([plugin._plans, plugin._counts, plugin._assigned, plugin._places, plugin._placed_at])
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)], scheduler_kwargs=PLUGIN, worker_kwargs=AGENTS)
@@ -299,6 +302,103 @@ async def test_memory_of_agents_is_shown_as_memory_and_refuses_nothing(client, s
     assert await client.submit(len, large) == 2000
     await a.close()
     assert scheduler.total_memory == 0
+
+
+class ManyAgents:
+    """What the plugin knows of a scheduler, with many agents; it counts the tasks that are asked for."""
+
+    def __init__(self, count: int) -> None:
+        self.extensions: dict[str, Any] = {"stealing": SimpleNamespace(in_flight={}, in_flight_tasks={})}
+        self.workers: dict[str, Any] = {}
+        self.unrunnable: list[Any] = []
+        self.bandwidth, self.total_memory = 100e6, 0
+        self.tasks = CountingDict()
+        for number in range(count):
+            self.add(f"tcp://10.0.0.1:{number:04}")
+        self.idle = dict(self.workers)
+
+    def add(self, address: str) -> str:
+        self.workers[address] = Facts(
+            address=address, extra={MARK: "1"}, metrics={}, status=Status.running, resources={}, nthreads=1,
+            occupancy=0.0, processing={},
+        )  # fmt: skip
+        return address
+
+    def submit(self, plugin: Placement, key: Any, planned: str, *dependencies: Any) -> Any:
+        task = Facts(
+            key=key, state="waiting", worker_restrictions={planned}, resource_restrictions=None,
+            loose_restrictions=True, dependencies=set(dependencies), dependents=set(), waiting_on=set(),
+            priority=(0, 0, 0),
+        )  # fmt: skip
+        self.tasks[key] = task
+        annotation = SubtaskAnnotation("computation", 0, 1, (0.0, 0.0), bound=False)._asdict()
+        plugin.update_graph(self, annotations={MARK: {key: annotation}})
+        return task
+
+
+class CountingDict(dict):
+    asked = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        self.asked += 1
+        return super().__getitem__(key)
+
+
+class Facts(SimpleNamespace):
+    __eq__, __hash__ = object.__eq__, object.__hash__
+
+
+@dataclass(eq=False)
+class Computed:
+    """A computed task, and the workers that have it."""
+
+    size: int
+    who_has: set[Any]
+
+    def get_nbytes(self) -> int:
+        return self.size
+
+
+def test_few_hosts_are_compared_however_many_there_are(monkeypatch):
+    compared: list[dict[str, Any]] = []
+
+    def choose(planned: str, hosts: dict[str, Any], *of: Any) -> str:
+        compared.append(dict(hosts))
+        return choose_host(planned, hosts, *of)
+
+    monkeypatch.setattr("dask_mars.cluster.scheduler_plugin.choose_host", choose)
+    scheduler = ManyAgents(300)
+    plugin = Placement(scheduler)
+    *others, planned = scheduler.workers
+    inputs = [Computed(10 + number, {scheduler.workers[address]}) for number, address in enumerate(others)]
+    everywhere = Computed(1000, {scheduler.workers[address] for address in others})
+    task = scheduler.submit(plugin, "reads", planned, everywhere, *inputs)
+    scheduler.tasks["made"] = SimpleNamespace(dependents={task})
+    plugin.transition("made", "processing", "memory")
+    (hosts,) = compared
+    assert len(hosts) <= 10
+    assert hosts[planned].held_bytes == 0
+    # The host that has most, the common input included.
+    assert hosts[others[-1]].held_bytes == 1000 + 10 + 298
+    # The first of the idle ones.
+    assert others[0] in hosts
+
+
+def test_an_agent_that_joins_costs_what_it_brings():
+    scheduler = ManyAgents(100)
+    plugin = Placement(scheduler)
+    for number, address in enumerate([*scheduler.workers] * 20):
+        scheduler.submit(plugin, number, address)
+    scheduler.tasks.asked = 0
+    for number in range(10):
+        plugin.add_worker(scheduler, scheduler.add(f"tcp://10.0.0.2:{number}"))
+    assert scheduler.tasks.asked == 0
+    lost = next(iter(scheduler.workers))
+    del scheduler.workers[lost]
+    plugin._assign = lambda computation, agents: dict.fromkeys(range(2000), agents[-1])
+    plugin.remove_worker(scheduler, lost)
+    assert sum(task.worker_restrictions == {"tcp://10.0.0.2:9"} for task in scheduler.tasks.values()) == 20
+    assert scheduler.tasks.asked <= 2 * 20
 
 
 def test_names_are_those_of_the_user_or_the_host():

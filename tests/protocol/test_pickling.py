@@ -342,6 +342,7 @@ OURS = {
     errors.UnsupportedPlatform: ("win32",),
     errors.EngineStopped: ("closed",),
     errors.NoAgents: ("tcp://10.0.0.1:8786",),
+    errors.CannotTakeOver: ("tcp://10.0.0.1:8786", "no nanny"),
     errors.NoHostAllowed: (("10.0.0.2",), {"GPU": 1.0}, ["node-1"]),
     errors.ResourcesMissing: ("key", {"GPU": 2.0}, {"GPU": 1.0}),
     errors.BegunBefore: ("append",),

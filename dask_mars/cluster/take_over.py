@@ -1,0 +1,202 @@
+"""Turns the workers of any Dask cluster into agents, and back, by plugins of its nannies and its scheduler."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import pkgutil
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import dask
+from distributed import Client
+
+from dask_mars import units
+from dask_mars.cluster.admission import workers_of
+from dask_mars.cluster.agent_process import StartAgents
+from dask_mars.cluster.distributed_api import get_address_host
+from dask_mars.cluster.marks import MARK, TAKE_OVER
+from dask_mars.cluster.planning import agents_among
+from dask_mars.cluster.preload import Preload
+from dask_mars.cluster.reconnection import latest
+from dask_mars.errors import CannotTakeOver
+from dask_mars.version import __version__
+
+logger = logging.getLogger(__name__)
+
+#: Longest wait for workers that restart, in seconds.
+_RESTART_S = 300.0
+_VERSION = "dask_mars.version:__version__"
+
+
+class TakenCluster:
+    """A cluster whose workers have become agents; as a context manager it gives them back at the end.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        Of the cluster.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._is_taken = True
+
+    def give_back(self) -> None:
+        """Restart the agents as stock workers again, and wait for them.
+
+        Their results are computed again where they are still needed. A second call does nothing.
+        """
+        client = latest(self._client)
+        if not self._is_taken or client.status != "running":
+            return
+        self._is_taken = False
+        _warn_of_results(client, workers_of(client), is_agent=True)
+        # The scheduler has no such plugin any more if another client has given the cluster back.
+        with contextlib.suppress(ValueError), _patient_managers():
+            client.unregister_worker_plugin(TAKE_OVER, nanny=True)
+
+    def __enter__(self) -> TakenCluster:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.give_back()
+
+    def __repr__(self) -> str:
+        return f"<TakenCluster {self._client.scheduler.address if self._client.scheduler else 'closed'}>"
+
+
+def take_over(client: Client) -> TakenCluster:
+    """Turn the workers of any Dask cluster with nannies into dask_mars's agents.
+
+    The nannies restart their workers, with the same names, processes, resources, certificates and lifetimes;
+    workers that start later become agents too. Computations by ``dask_mars.get`` then run on the cluster, until
+    it ends or is given back.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        A synchronous client of the cluster.
+
+    Returns
+    -------
+    TakenCluster
+        Its `give_back` makes the workers stock again; as a context manager it does so at the end.
+
+    Raises
+    ------
+    CannotTakeOver
+        No worker has a nanny, or dask_mars is missing on their hosts.
+    TypeError, ValueError
+        `client` is not a client, or an asynchronous one.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> import dask_mars
+    >>> from distributed import Client, LocalCluster
+    >>> with LocalCluster(n_workers=2) as cluster, Client(cluster) as client:  # doctest: +SKIP
+    ...     with dask_mars.take_over(client):
+    ...         int(da.arange(10, chunks=5).sum().compute(scheduler=dask_mars.get))
+    45
+    """
+    if not isinstance(client, Client):
+        raise TypeError(f"'client' is a distributed.Client, and not {client!r}")
+    if client.asynchronous:
+        raise ValueError("take_over waits for the workers, and needs a Client that is not asynchronous")
+    client = latest(client)
+    workers = workers_of(client)
+    stock = {address: told for address, told in workers.items() if MARK not in told}
+    nannies = {address: told["nanny"] for address, told in stock.items() if told["nanny"]}
+    if stock and not nannies:
+        raise _refusal(
+            client,
+            "they have no nannies that could restart them. Start them with nannies (LocalCluster(processes=True), "
+            "dask worker --nanny), or start dask-mars-worker in their place",
+        )
+    _check_packages(client, nannies)
+    _warn_of_results(client, workers, is_agent=False)
+    _install_on_scheduler(client)
+    counts = Counter(get_address_host(nanny) for nanny in nannies.values())
+    try:
+        with _patient_managers():
+            client.register_plugin(StartAgents(counts))
+        _check_agents(client, expected=bool(nannies))
+    except BaseException as error:
+        with contextlib.suppress(Exception):
+            TakenCluster(client).give_back()
+        if isinstance(error, RuntimeError):
+            raise _refusal(client, str(error)) from error
+        raise
+    return TakenCluster(client)
+
+
+def _patient_managers() -> Any:
+    """Let cluster objects of this process wait for workers that restart; they would close their nannies."""
+    return dask.config.set({"distributed.deploy.lost-worker-timeout": _RESTART_S})
+
+
+def _refusal(client: Client, reason: str) -> CannotTakeOver:
+    return CannotTakeOver(client.scheduler.address, reason)
+
+
+def _check_packages(client: Client, nannies: Mapping[str, str]) -> None:
+    """Raise if dask_mars cannot be imported next to the nannies."""
+    if not nannies:
+        return
+    # A function of the standard library: the hosts may lack ours.
+    found = client.run(pkgutil.resolve_name, _VERSION, nanny=True, workers=list(nannies), on_error="return")
+    failed = {address: error for address, error in found.items() if isinstance(error, BaseException)}
+    if failed:
+        address, error = min(failed.items())
+        raise _refusal(
+            client,
+            f"{units.plural(len(failed), 'worker')} of {len(nannies)} cannot import it, as {address}: "
+            f"{type(error).__name__}: {error}. Install it first, with "
+            f"client.register_plugin(distributed.PipInstall(['dask-mars=={__version__}'])), or with "
+            "distributed.diagnostics.plugin.UploadDirectory for a directory that contains it",
+        )
+
+
+def _install_on_scheduler(client: Client) -> None:
+    """Install the scheduler's plugins, if it has dask_mars; without it Dask places subtasks."""
+    try:
+        client.run_on_scheduler(pkgutil.resolve_name, _VERSION)
+        client.register_plugin(Preload())
+    except Exception as error:
+        # It may also refuse all plugins: distributed.scheduler.pickle.
+        logger.info("the scheduler at %s stays stock: %s", client.scheduler.address, error)
+
+
+def _check_agents(client: Client, expected: bool) -> None:
+    """Warn about workers that are not agents; raise if all are such."""
+    workers = workers_of(client)
+    agents = agents_among(workers)
+    others = _described(told for told in workers.values() if MARK not in told)
+    if expected and not agents:
+        raise RuntimeError(f"their nannies have not started agents, but {others}")
+    if others:
+        warnings.warn(
+            f"these workers have no nanny, or are of a class of their own, and stay what they are: {others}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def _described(workers: Iterable[Mapping[str, Any]]) -> str:
+    return ", ".join(sorted([f"{told['type']} {told['name']}" for told in workers]))
+
+
+def _warn_of_results(client: Client, workers: Mapping[str, Mapping[str, Any]], is_agent: bool) -> None:
+    """Warn about results that restarts lose."""
+    restarted = [address for address, told in workers.items() if (MARK in told) is is_agent and told["nanny"]]
+    held = sum(map(len, client.has_what(restarted).values())) if restarted else 0
+    if held:
+        warnings.warn(
+            f"the workers restart, and hold {units.plural(held, 'result')}: what is still needed is computed "
+            "again, and what client.scatter has sent is lost",
+            RuntimeWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,166 @@
+"""Stock clusters whose workers become agents, and stock workers again."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import warnings
+from types import SimpleNamespace
+from typing import Any
+
+import dask.array as da
+import pytest
+from distributed import Client, LocalCluster, Status, Worker
+from distributed.utils_test import gen_test
+
+import dask_mars
+from dask_mars import config
+from dask_mars.cluster import take_over as module
+from dask_mars.cluster.agent_process import StartAgents, start_taken_agent
+from dask_mars.cluster.marks import MARK
+from dask_mars.cluster.runtime import ClusterRuntime
+from dask_mars.errors import CannotTakeOver, NoAgents
+from tests.conftest import eventually
+
+LOCAL = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
+
+
+def workers(client: Client) -> list[dict[str, Any]]:
+    return [*client.scheduler_info(n_workers=-1)["workers"].values()]
+
+
+def agents(client: Client) -> set[Any]:
+    return {told["name"] for told in workers(client) if MARK in told}
+
+
+@pytest.mark.slow
+def test_stock_workers_become_agents_and_stock_workers_again(monkeypatch, private_tmp):
+    x = da.random.default_rng(1).random((400, 400), chunks=100)
+    y = (x - x.mean(axis=0)).T @ x
+    expected = y.compute(scheduler="sync")
+    limit = 400 << 20
+    with (
+        LocalCluster(n_workers=2, memory_limit=limit, resources={"GPU": 1}, **LOCAL) as cluster,
+        Client(cluster) as client,
+    ):
+        with pytest.warns(RuntimeWarning, match=r"dask_mars\.take_over\(client\)"):
+            assert (dask_mars.get({"x": (os.getpid,)}, "x")) not in client.run(os.getpid).values()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            dask_mars.get({"x": 1}, "x")
+        with pytest.raises(NoAgents, match=r"dask_mars\.take_over\(client\)"):
+            dask_mars.get({"x": 1}, "x", client=client)
+
+        monkeypatch.setattr(module, "_VERSION", "dask_mars.not_installed:__version__")
+        with pytest.raises(CannotTakeOver, match=r"2 workers of 2 .*not_installed.*PipInstall.*UploadDirectory"):
+            dask_mars.take_over(client)
+        monkeypatch.undo()
+        assert not agents(client)
+
+        dask_mars.close()
+        lost = client.scatter(1)
+        with pytest.warns(RuntimeWarning, match="hold 1 result:.*scatter"):
+            taken = dask_mars.take_over(client)
+        assert eventually(lambda: lost.status in ("cancelled", "lost"))
+        assert agents(client) == {0, 1}
+        assert all((told["nthreads"], told["resources"]) == (1, {"GPU": 1}) for told in workers(client))
+        assert {told["metrics"]["mars_memory_limit_bytes"] for told in workers(client)} == {limit}
+        assert isinstance(dask_mars.runtime(), ClusterRuntime)
+        assert (y.compute(scheduler=dask_mars.get) == expected).all()
+
+        # Ctrl-C in a terminal reaches all processes.
+        assert set(client.run(signal.getsignal, signal.SIGINT).values()) == {signal.SIG_IGN}
+        address, pid = next(iter(client.run(os.getpid).items()))
+        os.kill(pid, signal.SIGKILL)
+        assert eventually(lambda: address not in client.scheduler_info(n_workers=-1)["workers"])
+        cluster.scale(3)
+        assert eventually(lambda: agents(client) == {0, 1, 2})
+        assert (y.compute(scheduler=dask_mars.get) == expected).all()
+
+        taken.give_back()
+        assert not agents(client)
+        assert eventually(lambda: [told["memory_limit"] for told in workers(client)] == [limit] * 3)
+        assert (y.compute() == expected).all()
+        taken.give_back()
+
+
+def test_workers_without_nannies_stay_stock():
+    with (
+        LocalCluster(n_workers=1, processes=False, **LOCAL) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        with pytest.raises(CannotTakeOver, match="no nannies"):
+            dask_mars.take_over(client)
+        assert not agents(client)
+
+
+@gen_test()
+async def test_only_synchronous_clients_are_taken():
+    with pytest.raises(TypeError, match="Client"):
+        dask_mars.take_over("tcp://127.0.0.1:8786")
+    async with (
+        LocalCluster(n_workers=0, processes=False, asynchronous=True, **LOCAL) as cluster,
+        Client(cluster, asynchronous=True, set_as_default=False) as client,
+    ):
+        with pytest.raises(ValueError, match="asynchronous"):
+            dask_mars.take_over(client)
+
+
+class FakeNanny:
+    """What the plugin knows of a nanny."""
+
+    def __init__(self, memory_limit: int | None, outcome: Any = "OK", worker_class: Any = Worker) -> None:
+        self.ip, self.address, self.status = "10.0.0.1", "tcp://10.0.0.1:1", Status.running
+        self.Worker = worker_class
+        self.memory_manager = SimpleNamespace(memory_limit=memory_limit, memory_terminate_fraction=0.95)
+        self.process = SimpleNamespace(Worker=worker_class, worker_kwargs={"memory_limit": memory_limit})
+        self.outcome = outcome
+        self.restarts: list[tuple[Any, int | None]] = []
+
+    async def restart(self, timeout: float, reason: str) -> Any:
+        self.restarts.append((self.process.Worker, self.process.worker_kwargs["memory_limit"]))
+        return self.outcome
+
+
+@gen_test()
+async def test_nannies_of_a_host_share_its_memory():
+    of_host = config.parse_memory(None)
+    for given, expected in ((None, of_host // 4), (of_host, of_host // 4), (100, 100)):
+        nanny, plugin = FakeNanny(given), StartAgents({"10.0.0.1": 4, "10.0.0.2": 1})
+        await plugin.setup(nanny)
+        assert nanny.restarts == [(start_taken_agent, expected)]
+        assert nanny.memory_manager.memory_limit == expected
+        assert nanny.memory_manager.memory_terminate_fraction == math.inf
+        await plugin.teardown(nanny)
+        assert nanny.restarts[1:] == [(Worker, given)]
+        assert vars(nanny.memory_manager) == {"memory_limit": given, "memory_terminate_fraction": 0.95}
+
+
+@gen_test()
+async def test_nannies_that_start_or_close_do_not_restart_anything():
+    nanny, plugin = FakeNanny(100), StartAgents({})
+    process, nanny.process = nanny.process, None
+    await plugin.setup(nanny)
+    assert nanny.Worker is start_taken_agent
+    nanny.process, nanny.status = process, Status.closing
+    await plugin.teardown(nanny)
+    assert not nanny.restarts
+
+
+@gen_test()
+async def test_workers_of_another_class_stay():
+    class Special(Worker):
+        pass
+
+    nanny, plugin = FakeNanny(100, worker_class=Special), StartAgents({})
+    await plugin.setup(nanny)
+    await plugin.teardown(nanny)
+    assert (nanny.Worker, nanny.restarts) == (Special, [])
+
+
+@gen_test()
+async def test_a_nanny_whose_agent_does_not_start_says_why():
+    for outcome, said in (("timed out", "timed out"), ({"exception_text": "OSError('full')"}, "full")):
+        with pytest.raises(RuntimeError, match=said):
+            await StartAgents({}).setup(FakeNanny(100, outcome))
