@@ -64,7 +64,8 @@ def depths_of(inputs: Sequence[Sequence[int]]) -> list[int]:
     depths = [0] * len(inputs)
     for chunk, sources in enumerate(inputs):
         if sources:
-            depths[chunk] = 1 + max([depths[source] for source in sources])
+            # Most chunks of many graphs have one input.
+            depths[chunk] = 1 + (depths[sources[0]] if len(sources) == 1 else max([depths[s] for s in sources]))
     return depths
 
 

@@ -11,12 +11,17 @@ from dask_mars.scheduler.events import GraphPlan
 
 def depths(plan: GraphPlan) -> tuple[list[int], list[int]]:
     """Return each chunk's depth, and the depth of its deepest direct or indirect dependent, -1 without any."""
-    depth = depths_of(plan.inputs)
-    demand = [-1] * len(plan.inputs)
+    inputs = plan.inputs
+    depth = depths_of(inputs)
+    demand = [-1] * len(inputs)
     # Dependents have greater ids, so a chunk's entry is final before its inputs inherit it.
-    for chunk in range(len(plan.inputs) - 1, -1, -1):
-        deepest = max(depth[chunk], demand[chunk])
-        for source in plan.inputs[chunk]:
-            if demand[source] < deepest:
-                demand[source] = deepest
+    for chunk in range(len(inputs) - 1, -1, -1):
+        sources = inputs[chunk]
+        if sources:
+            deepest, own = demand[chunk], depth[chunk]
+            if own > deepest:
+                deepest = own
+            for source in sources:
+                if demand[source] < deepest:
+                    demand[source] = deepest
     return depth, demand

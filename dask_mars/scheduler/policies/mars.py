@@ -32,21 +32,28 @@ class MarsPolicy(MemoryPolicy):
     ) -> None:
         super().__init__(graph, slots, assignment)
         self.lead = min(len(slots), _LEAD)
-        plan = graph.plan
+        self._regions: Mapping[int, int] = {}
+        self._depth: Sequence[int] = ()
+        self._demand: Sequence[int] = ()
+        self._keys: Sequence[int] = range(self._count)
+        self._unit = 1
+        # Without inputs no rule distinguishes chunks, and nothing follows from where they run.
+        if any(self._inputs):
+            self._apply_rules(assignment)
+        self.places_initial = bool(self._regions)
+
+    def _apply_rules(self, assignment: Traversal) -> None:
+        plan, count = self.graph.plan, self._count
         self._depth, self._demand = depths(plan)
-        self._deepest = deepest = max(self._depth, default=0)
-        count = self._count
-        #: Keys of chunks that free no memory.
-        self._keys = [
-            (deepest - (depth if depth > demand else demand)) * count + chunk
-            for chunk, depth, demand in zip(range(count), self._depth, self._demand, strict=True)
-        ]
+        self._deepest = deepest = max(self._depth)
+        reach = [own if own > other else other for own, other in zip(self._depth, self._demand, strict=True)]
+        if min(reach) < deepest:
+            #: Keys of chunks that free no memory.
+            self._keys = [(deepest - far) * count + chunk for chunk, far in enumerate(reach)]
         #: Difference between the keys of two places next to each other; keys of one place differ by less.
         self._unit = (deepest + 1) * (deepest + 2) * _SIZES * count
-        self._regions: Mapping[int, int] = {}
-        if len(slots) > 1 and self._begins_large():
-            self._regions = assign(plan, slots, assignment)
-        self.places_initial = bool(self._regions)
+        if len(self.slots) > 1 and self._begins_large():
+            self._regions = assign(plan, self.slots, assignment)
 
     def _begins_large(self) -> bool:
         """Return whether an operand without inputs declares large results."""
