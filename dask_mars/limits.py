@@ -113,7 +113,7 @@ def library_bytes(pids: Collection[int], proc: Path = PROC) -> int:
 
 
 def _file_bytes(pid: int, proc: Path) -> int:
-    _, _, rest = (_read(proc / str(pid) / "status") or "").partition("RssFile:")
+    _, _, rest = (_read(f"{proc}/{pid}/status") or "").partition("RssFile:")
     return int(rest.split(maxsplit=1)[0]) << 10 if rest else 0
 
 
@@ -124,7 +124,7 @@ def arena_bytes(arenas: Iterable[int]) -> int:
 
 def _anonymous_bytes(pid: int, proc: Path) -> int:
     # Resident pages minus those of files and shared memory: half the time of "status".
-    counts = (_read(proc / str(pid) / "statm") or "").split()
+    counts = (_read(f"{proc}/{pid}/statm") or "").split()
     return (int(counts[1]) - int(counts[2])) * _PAGE_BYTES if counts else 0
 
 
