@@ -295,6 +295,8 @@ class Dispatcher:
                     if missing := memory.missing_bytes(self._client_bytes + taken_bytes):
                         self.admission.spill(missing, set(graph.objects_of(graph.inputs(chunk))))
                     break
+                if graph.queues.shared_offers:
+                    self._withdraw_offer(graph, chunk, CLIENT)
                 graph.dispatch(chunk)
                 client.bytes[chunk] = taken_bytes
                 client.count += 1
@@ -414,6 +416,7 @@ class Dispatcher:
         in_client = Counter(id for id, _ in self.client_chunks)
         for graph in self._graphs.values():
             assert graph.client.count == in_client[graph.id]
+            assert all(graph.state[chunk] == READY for chunk in graph.queues.shared_offers), "not withdrawn"
             waiting = any(graph.is_next(graph.queues.chunk_of(key)) for key in graph.queues.client)
             assert graph.client.count or not waiting, "the user's process could run something"
         taken = [self._graphs[id].client.bytes[chunk] for id, chunk in self.client_chunks]

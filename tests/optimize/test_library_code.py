@@ -40,6 +40,12 @@ class OwnSubclass(np.ndarray):
 
 ones = da.ones((10, 10), chunks=5)
 
+
+def nested(depth):
+    """Return lists in lists."""
+    return [nested(depth - 1)] if depth else []
+
+
 LIBRARY = {
     "arithmetic": lambda: ((ones * 2 + 1) ** 0.5).sum(),
     "random": lambda: da.random.default_rng(1).normal(size=(10, 10), chunks=5).std(axis=0),
@@ -52,11 +58,13 @@ LIBRARY = {
     "rechunk": lambda: ones.rechunk((2, 10)).cumsum(axis=0),
     "an item": lambda: dask.delayed(operator.itemgetter(1))([1, 2]),
     "a builtin": lambda: dask.delayed(sum)([1, 2]),
+    "lists in lists": lambda: dask.delayed(functools.partial(len, nested(10)))(),
     "an operator": lambda: dask.delayed(operator.add)(1, 2),
     "a function that goes by classes": lambda: da.percentile(ones.ravel(), [5, 95]),
 }
 USERS = {
     "a function": lambda: ones.map_blocks(own),
+    "lists too deep to look into": lambda: dask.delayed(functools.partial(len, nested(100)))(),
     "a lambda": lambda: ones.map_blocks(lambda block: block),
     "a function in the name of another": lambda: ones.map_blocks(disguised, dtype=float),
     "a partial function": lambda: ones.map_blocks(
