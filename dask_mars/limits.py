@@ -102,7 +102,7 @@ def _memory_groups(process: Path, cgroups: Path) -> list[tuple[Path, Path, int]]
 def estimate_memory(pids: Collection[int], arenas: Iterable[int] = (), proc: Path = PROC) -> int:
     """Return the memory use of processes: their private pages, and each arena once."""
     # Without /proc, see `_memory_without_proc`.
-    if not (proc / "self").exists():
+    if not os.access(f"{proc}/self", os.F_OK):
         return _memory_without_proc(pids, arenas)
     return sum(_anonymous_bytes(pid, proc) for pid in pids) + arena_bytes(arenas)
 

@@ -27,7 +27,7 @@ from dask_mars.errors import WorkerStartFailed, WorkerStartTimeout
 from dask_mars.exit_codes import describe_exit, has_crashed
 from dask_mars.protocol.channel import UnreadableStream
 from dask_mars.protocol.main_module import main_origin
-from dask_mars.protocol.messages import Exit, Start
+from dask_mars.protocol.messages import Exit, Start, joined
 from dask_mars.scheduler.events import Event, WorkerLost, WorkerRetired, WorkerStarted
 from dask_mars.scheduler.machine import Machine
 from dask_mars.worker import thread as worker_thread
@@ -244,7 +244,7 @@ class Workforce:
         try:
             received, goes_on = handle.read()
             was_ready = handle.ready
-            for message in received:
+            for message in joined(received):
                 self._receiver.take(handle, message)
                 if not was_ready and handle.ready and handle.is_process:
                     was_ready = True
