@@ -25,6 +25,7 @@ from benchmarks.reloads import reloads
 from benchmarks.report import Files, plain_console, print_round
 from benchmarks.viewers_command import viewers
 from benchmarks.web import web
+from benchmarks.workers import workers as workers_command
 from benchmarks.workloads import CATALOGUE, GROUPS, group_of
 
 #: What the widest table needs.
@@ -143,6 +144,7 @@ main.add_command(memory)
 main.add_command(reloads)
 main.add_command(viewers)
 main.add_command(web)
+main.add_command(workers_command)
 
 
 if __name__ == "__main__":

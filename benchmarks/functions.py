@@ -6,6 +6,7 @@ importing ``dask.array`` while its cold start is timed.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -210,3 +211,17 @@ def smooth(block: NDArray[np.float64]) -> NDArray[np.float64]:
     from scipy.signal import fftconvolve
 
     return fftconvolve(block, np.full((3, 3), 1 / 9), mode="same")
+
+
+def dozed(value: Any) -> int:
+    """Sleep for 5 ms, as if something were computed on a processor that this machine does not have."""
+    time.sleep(0.005)
+    return 0
+
+
+def dozed_array(number: int, size_bytes: int) -> NDArray[np.uint8]:
+    """Sleep for 5 ms, and return an array of a size, whose elements are whatever they are."""
+    import numpy as np
+
+    time.sleep(0.005)
+    return np.empty(size_bytes, np.uint8)

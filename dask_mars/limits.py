@@ -102,7 +102,7 @@ def _memory_groups(process: Path, cgroups: Path) -> list[tuple[Path, Path, int]]
 def estimate_memory(pids: Collection[int], arenas: Iterable[int] = (), proc: Path = PROC) -> int:
     """Return the memory use of processes: their private pages, and each arena once."""
     # Without /proc, see `_memory_without_proc`.
-    if not (proc / "self").exists():
+    if not os.access(f"{proc}/self", os.F_OK):
         return _memory_without_proc(pids, arenas)
     return sum(_anonymous_bytes(pid, proc) for pid in pids) + arena_bytes(arenas)
 
@@ -113,7 +113,7 @@ def library_bytes(pids: Collection[int], proc: Path = PROC) -> int:
 
 
 def _file_bytes(pid: int, proc: Path) -> int:
-    _, _, rest = (_read(proc / str(pid) / "status") or "").partition("RssFile:")
+    _, _, rest = (_read(f"{proc}/{pid}/status") or "").partition("RssFile:")
     return int(rest.split(maxsplit=1)[0]) << 10 if rest else 0
 
 
@@ -124,7 +124,7 @@ def arena_bytes(arenas: Iterable[int]) -> int:
 
 def _anonymous_bytes(pid: int, proc: Path) -> int:
     # Resident pages minus those of files and shared memory: half the time of "status".
-    counts = (_read(proc / str(pid) / "statm") or "").split()
+    counts = (_read(f"{proc}/{pid}/statm") or "").split()
     return (int(counts[1]) - int(counts[2])) * _PAGE_BYTES if counts else 0
 
 

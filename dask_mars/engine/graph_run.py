@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from dask_mars.engine.worker_handle import WorkerHandle
 from dask_mars.graph.chunks import ChunkGraph, Key
 from dask_mars.graph.ids import SubtaskIds
 from dask_mars.protocol.columns import PackedOperand
@@ -138,6 +139,9 @@ class GraphRun:
     inbox: queue.SimpleQueue[Message] = field(default_factory=queue.SimpleQueue)
     #: Location of each chunk's value in the shared store, or None.
     refs: list[ObjectRef | None] = field(default_factory=list)
+    #: Workers that have received any of it, and which of these know the location of each chunk: a bit for each.
+    workers: list[WorkerHandle] = field(default_factory=list)
+    known_by: list[int] = field(default_factory=list)
     #: Values in the user's process: given, or computed by tasks that ran here.
     values: dict[int, Any] = field(default_factory=dict)
     #: Store size of each large entry of `values`, in bytes.
@@ -163,6 +167,7 @@ class GraphRun:
 
     def __post_init__(self) -> None:
         self.refs = [None] * len(self.graph)
+        self.known_by = [0] * len(self.graph)
         self.values = dict(self.graph.values)
         count = len(self.graph)
         durations_s, stored_bytes = array("f", [-1.0]) * count, array("q", [0]) * count

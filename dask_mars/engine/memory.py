@@ -43,6 +43,8 @@ _GROWTH_BYTES_PER_S = 1 << 33
 _LONGEST_S, _SHORTEST_S, _SHORTEST_CALM_S = (0.1, 0.002, 0.01) if PROC.exists() else (1.0, 1.0, 1.0)
 #: Maximum fraction of the engine's time spent on measurements.
 _TIME_SHARE = 0.1
+#: Number of processes whose libraries are measured at a time: the system takes longer for them than for the rest.
+_LIBRARIES_AT_ONCE = 8
 #: Part of the limit kept free for growth between two measurements: divisor of the limit, and maximum bytes.
 _MARGIN, _MOST_MARGIN_BYTES = 20, 128 << 20
 #: Minimum share of a worker, in bytes; imports of a task take as much. It holds even where the user's process
@@ -200,6 +202,8 @@ class MemoryWatch:
         self._margin_bytes = min(limit_bytes // _MARGIN, _MOST_MARGIN_BYTES)
         #: Memory of workers that are not up yet, in bytes.
         self._starting_bytes = 0
+        #: Bytes of programs and libraries of each process, the longest unmeasured first; and their maximum.
+        self._libraries: dict[int, int] = {}
         self._library_bytes = 0
         #: Time of the last measurement; and growth of workers expected before they can be paused.
         self._looked_s = 0.0
@@ -243,7 +247,7 @@ class MemoryWatch:
         self._starting_bytes = estimate_memory(starting, proc=proc)
         self.client_bytes = estimate_memory([self._client_pid], proc=proc)
         if with_libraries:
-            self._library_bytes = library_bytes([self._client_pid, *known, *starting], proc)
+            self._measure_libraries([self._client_pid, *known, *starting])
         own = sum([worker.private_bytes for worker in self.workers.values()])
         self.private_bytes = own + self._starting_bytes + self.client_bytes + self._library_bytes
         self.used_bytes = self.private_bytes + arena_bytes(self._arenas)
@@ -264,6 +268,17 @@ class MemoryWatch:
         cost_s = time.thread_time() - began_s
         shortest_s = max(_SHORTEST_CALM_S if is_calm else _SHORTEST_S, cost_s / _TIME_SHARE)
         self.next_s = now_s + max(min(left_s, _LONGEST_S), shortest_s)
+
+    def _measure_libraries(self, pids: list[int]) -> None:
+        """Measure the programs and libraries of some processes, those first that were measured least recently."""
+        present = set(pids)
+        before = [pid for pid in self._libraries if pid in present]
+        new = present.difference(before)
+        self._libraries = {pid: self._libraries[pid] for pid in before}
+        for pid in [*new, *before[: max(_LIBRARIES_AT_ONCE - len(new), 0)]]:
+            self._libraries.pop(pid, None)
+            self._libraries[pid] = library_bytes([pid], self._proc)
+        self._library_bytes = max(self._libraries.values())
 
     def limits(self, store_bytes: int, waiting_bytes: int, reserved_bytes: Callable[[int], int]) -> Limits:
         """Derive the store's limits from the last measurement."""

@@ -1,14 +1,14 @@
 """The table of objects: where each value is, in memory and on disk, who refers to it, and which workers know.
 
 An object's id is its graph and chunk. Its row is spread over columns: `GraphRun.refs` has the locations of a
-graph's chunks, `files` the spill files, `persisted` the objects of the user, `WorkerHandle.known` the chunks of
-which a worker knows the locations, and `ReferenceCounts` the references to blocks. Only this module moves and
-releases objects. The workers have the one other copy of locations.
+graph's chunks, `GraphRun.known_by` the workers that know them, `files` the spill files, `persisted` the objects of
+the user, and `ReferenceCounts` the references to blocks. Only this module moves and releases objects. The workers
+have the one other copy of locations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,10 +103,10 @@ class ObjectTable:
                 continue
             run.refs[chunk] = self._exchanged(before, ref)
             if self._is_spilling:
-                self._make_forget(graph, [chunk])
+                self._make_forget(run, [chunk])
                 continue
-            for handle in self._workers.values():
-                if handle is not besides and chunk in handle.known.get(graph, ()):
+            for handle in self._knowing(run, chunk):
+                if handle is not besides:
                     handle.send(Moved(graph, {chunk: ref}))
         self._is_spilling = False
 
@@ -115,15 +115,25 @@ class ObjectTable:
         self.blocks.decref_object(before)
         return after
 
-    def _make_forget(self, graph: int, chunks: Sequence[int]) -> None:
+    def _make_forget(self, run: GraphRun, chunks: Sequence[int]) -> None:
         """Tell the workers to forget the locations of chunks."""
-        for handle in self._workers.values():
-            known = handle.known.get(graph)
-            if known:
-                gone = [chunk for chunk in chunks if chunk in known]
-                if gone:
-                    known.difference_update(gone)
-                    handle.to_free.setdefault(graph, []).extend(gone)
+        known_by = run.known_by
+        for chunk in chunks:
+            if known_by[chunk]:
+                for handle in self._knowing(run, chunk):
+                    handle.free(run.id, chunk)
+                known_by[chunk] = 0
+
+    def _knowing(self, run: GraphRun, chunk: int) -> Iterator[WorkerHandle]:
+        """Return the workers that know the location of a chunk."""
+        mask = run.known_by[chunk]
+        while mask:
+            position = mask.bit_length() - 1
+            mask ^= 1 << position
+            handle = run.workers[position]
+            # Those that have left keep their bits.
+            if self._workers.get(handle.id) is handle:
+                yield handle
 
     # -- the user's objects -----------------------------------------------------------------------------------
 
@@ -157,7 +167,7 @@ class ObjectTable:
         """Release a copy of a value of the user's process; the next worker that reads it gets a new one."""
         graph_id, chunk = id
         if self._drop_ref(self._runs[graph_id], chunk):
-            self._make_forget(graph_id, [chunk])
+            self._make_forget(self._runs[graph_id], [chunk])
 
     def free(self, run: GraphRun, chunks: Sequence[int]) -> None:
         """Release chunks that a computation no longer needs."""
@@ -169,7 +179,7 @@ class ObjectTable:
             if run.values:
                 run.values.pop(chunk, None)
                 run.graph.values.pop(chunk, None)
-        self._make_forget(run.id, chunks)
+        self._make_forget(run, chunks)
 
     def forget(self, run: GraphRun) -> None:
         """Release every object of a computation that is over, except those that the user refers to."""
@@ -214,4 +224,4 @@ class ObjectTable:
         if arena == store.own:
             store.release(offset)
         elif arena in self._workers:
-            self._workers[arena].to_release.append(offset)
+            self._workers[arena].release(offset)

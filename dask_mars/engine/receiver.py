@@ -80,8 +80,10 @@ class Receiver:
         map_outputs: list[int] = []
         on_disk: list[int] = []
         durations, stored_bytes = run.measurements.durations_s, run.measurements.stored_bytes
+        known_by, bit = run.known_by, handle.bit_in(graph_id, run.workers)
         for chunk, ref, duration_s in zip(chunks, refs, durations_s, strict=True):
             run.refs[chunk] = ref
+            known_by[chunk] |= bit
             durations[chunk] = duration_s
             if is_stored(ref):
                 before = self._blocks.stored_bytes
@@ -101,7 +103,6 @@ class Receiver:
                 run.may_hold_files = True
         if run.saver is not None:
             run.saver.computed(chunks, refs, durations_s)
-        handle.known[graph_id].update(chunks)
         if run.observed:
             values = self._copies(chunks, refs) if run.values_wanted else {}
             run.inbox.put(client_messages.Done(chunks, handle.pid, values))

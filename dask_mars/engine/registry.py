@@ -12,6 +12,7 @@ from dask_mars.engine.objects import ObjectTable
 from dask_mars.engine.resources import Resources
 from dask_mars.engine.sender import Sender
 from dask_mars.engine.spill_writer import SpillWriter
+from dask_mars.engine.threads import ThreadHandle
 from dask_mars.engine.worker_handle import WorkerHandle
 from dask_mars.protocol.messages import Forget
 
@@ -38,6 +39,9 @@ class Registry:
         self.control = resources.control
         self.runs: dict[int, GraphRun] = {}
         self.workers: dict[int, WorkerHandle] = {}
+        #: Workers that are threads, and workers with something to send.
+        self.threads: dict[int, ThreadHandle] = {}
+        self.pending: dict[WorkerHandle, None] = {}
         self.reservations: dict[int, ReservationRecord] = {}
         #: Workers that have yet to forget a graph which may hold files open, and the inbox for that report.
         self._forgetting: dict[int, tuple[set[WorkerHandle], SimpleQueue[Message]]] = {}
@@ -62,9 +66,7 @@ class Registry:
         self.objects.forget(run)
         holders = set()
         for handle in self.workers.values():
-            if handle.known.pop(run.id, None) is not None:
-                handle.operands.pop(run.id, None)
-                handle.to_free.pop(run.id, None)
+            if handle.forget(run.id):
                 handle.send(Forget(run.id, run.may_hold_files))
                 holders.add(handle)
         if run.may_hold_files:

@@ -77,7 +77,7 @@ class Sender:
         unsent = Unsent([], [])
         operand_of, inputs = run.graph.operand_of, run.graph.inputs
         sent = handle.operands.setdefault(run.id, set())
-        known = handle.known.setdefault(run.id, set())
+        known_by, bit = run.known_by, handle.bit_in(run.id, run.workers)
         operands: dict[int, PackedOperand] = {}
         refs: dict[int, ObjectRef] = {}
         borrowed: list[int] = []
@@ -89,15 +89,15 @@ class Sender:
                     operands[operand] = self._packed_operand(run, operand)
                     sent.add(operand)
                 for source in inputs[chunk]:
-                    if source in known:
+                    if known_by[source] & bit:
                         continue
                     if not handle.is_process and self._may_be_borrowed(run, source):
                         borrowed.append(source)
-                        known.add(source)
+                        known_by[source] |= bit
                         self.borrowed_bytes += run.values[source].nbytes
                     elif (ref := self._ref(run, source)) is not None:
                         refs[source] = ref
-                        known.add(source)
+                        known_by[source] |= bit
             except StoreFull as error:
                 run.errors[chunk] = error
                 unsent.refused.append(chunk)

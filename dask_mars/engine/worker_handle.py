@@ -49,8 +49,8 @@ class WorkerHandle(ABC):
         self.is_closed = False
         #: The reason that it has reported for its failed start.
         self.start_error: EngineStartFailed | None = None
-        #: Chunks of each graph whose references this worker knows.
-        self.known: dict[int, set[int]] = {}
+        #: Its bit in the masks of each graph of which it has received anything.
+        self._bits: dict[int, int] = {}
         #: Operands of each graph that it has received.
         self.operands: dict[int, set[int]] = {}
         #: Function ids whose paths it has learnt.
@@ -58,13 +58,18 @@ class WorkerHandle(ABC):
         self.contexts: set[int] = set()
         #: Blocks that it reported as still referred to.
         self.retained: list[Block] = []
-        #: Freed values and blocks to report with the next message.
+        #: Freed values and blocks to report with the next message, and the number of these values.
         self.to_free: dict[int, list[int]] = {}
         self.to_release: list[int] = []
+        self._free_count = 0
+        #: Workers with something to send: all of an engine share one dict, whose keys are in order.
+        self.pending: dict[WorkerHandle, None] = {}
         #: Growth in bytes of its present request, 0 for none.
         self.asked_bytes = 0
         self._reader = channel.FrameReader()
         self._outgoing: deque[memoryview] = deque()
+        #: Whether the socket has not taken all of it.
+        self.is_full = False
 
     @property
     def label(self) -> str:
@@ -78,31 +83,54 @@ class WorkerHandle(ABC):
 
     def send(self, message: ToWorker) -> None:
         """Queue a message after the pending news of freed values."""
-        self.flush_frees()
+        self._flush_frees()
         self._send(pickle.dumps(as_plain(message), protocol=5))
 
-    def flush_due_frees(self) -> None:
-        """Report freed values and blocks to the worker if the news is of use."""
-        # The worker reuses blocks of its arena. Of values it holds only references, and a message for each chunk
-        # would cost more than it frees.
-        if self.to_release or (self.to_free and sum(map(len, self.to_free.values())) >= _MOST_FREES):
-            self.flush_frees()
+    def free(self, graph: int, chunk: int) -> None:
+        """Report a freed value to the worker, soon."""
+        # The worker holds only its reference, and a message for each chunk would cost more than it frees.
+        self.to_free.setdefault(graph, []).append(chunk)
+        self._free_count += 1
+        if self._free_count >= _MOST_FREES:
+            self.pending[self] = None
 
-    def flush_frees(self) -> None:
-        """Report freed values and blocks to the worker."""
+    def release(self, offset: int) -> None:
+        """Report a free block of its arena to the worker, which reuses it."""
+        self.to_release.append(offset)
+        self.pending[self] = None
+
+    def bit_in(self, graph: int, workers: list[WorkerHandle]) -> int:
+        """Return its bit in a graph's masks: the power of its position in the list, which it joins."""
+        bit = self._bits.get(graph)
+        if bit is None:
+            bit = self._bits[graph] = 1 << len(workers)
+            workers.append(self)
+        return bit
+
+    def forget(self, graph: int) -> bool:
+        """Forget what the worker knows of a graph; return whether it has received any of it."""
+        self._free_count -= len(self.to_free.pop(graph, ()))
+        self.operands.pop(graph, None)
+        return self._bits.pop(graph, None) is not None
+
+    def _flush_frees(self) -> None:
         if self.to_free:
             for graph, chunks in self.to_free.items():
                 self._send(pickle.dumps(as_plain(Free(graph, chunks)), protocol=5))
             self.to_free.clear()
+            self._free_count = 0
         if self.to_release:
             self._send(pickle.dumps(as_plain(Release(self.to_release)), protocol=5))
             self.to_release = []
 
     def _send(self, payload: bytes) -> None:
         self._outgoing.append(memoryview(channel.frame(payload)))
+        self.pending[self] = None
 
     def write(self) -> bool:
         """Write what the socket takes; return whether something is left."""
+        if self.to_release or self._free_count >= _MOST_FREES:
+            self._flush_frees()
         while self._outgoing:
             data = self._outgoing[0]
             try:

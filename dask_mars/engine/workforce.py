@@ -27,7 +27,7 @@ from dask_mars.errors import WorkerStartFailed, WorkerStartTimeout
 from dask_mars.exit_codes import describe_exit, has_crashed
 from dask_mars.protocol.channel import UnreadableStream
 from dask_mars.protocol.main_module import main_origin
-from dask_mars.protocol.messages import Exit, Start
+from dask_mars.protocol.messages import Exit, Start, joined
 from dask_mars.scheduler.events import Event, WorkerLost, WorkerRetired, WorkerStarted
 from dask_mars.scheduler.machine import Machine
 from dask_mars.worker import thread as worker_thread
@@ -86,7 +86,7 @@ class Workforce:
 
     def has_threads(self) -> bool:
         """Return whether threads of this process compute."""
-        return any(not handle.is_process for handle in list(self._workers.values()))
+        return bool(self._registry.threads)
 
     def next_s(self, now_s: float) -> list[float | None]:
         """Return the times at which starting and ending workers need attention."""
@@ -120,9 +120,8 @@ class Workforce:
             return
         if len(self._workers) < self._settings.num_workers:
             self._start_missing()
-        threads = [handle for handle in self._workers.values() if isinstance(handle, ThreadHandle)]
-        if threads:
-            startup.note_lost(startup.lost_time.look(threads, now_s))
+        if self._registry.threads:
+            startup.note_lost(startup.lost_time.look(self._registry.threads.values(), now_s))
             startup.note_borrowed(self._registry.sender.borrowed_bytes)
             is_short = self._registry.objects.is_short
             if (count := startup.wanted_processes(runs, is_short, now_s)) or startup.loading:
@@ -163,6 +162,7 @@ class Workforce:
         return handle
 
     def _listen_to(self, handle: WorkerHandle) -> None:
+        handle.pending = self._registry.pending
         self._selector.register(handle.socket, selectors.EVENT_READ, handle)
         if handle.exit_descriptor is not None:
             self._selector.register(handle.exit_descriptor, selectors.EVENT_READ, handle)
@@ -190,7 +190,7 @@ class Workforce:
             borrowed_array=lambda graph, chunk: self._runs[graph].values[chunk],
             variables_of=lambda graph: self._runs[graph].variables,
         )
-        handle = self._workers[worker_id] = ThreadHandle(worker_id, serve)
+        handle = self._workers[worker_id] = self._registry.threads[worker_id] = ThreadHandle(worker_id, serve)
         self._view.labels[worker_id] = handle.label
         self._listen_to(handle)
         self.is_up = True
@@ -244,7 +244,7 @@ class Workforce:
         try:
             received, goes_on = handle.read()
             was_ready = handle.ready
-            for message in received:
+            for message in joined(received):
                 self._receiver.take(handle, message)
                 if not was_ready and handle.ready and handle.is_process:
                     was_ready = True
@@ -266,17 +266,20 @@ class Workforce:
 
     def write_all(self) -> None:
         """Write what is queued for the workers."""
-        for handle in self._workers.values():
-            handle.flush_due_frees()
-            self.write(handle)
+        pending = self._registry.pending
+        for handle in list(pending):
+            # Workers that are about to end are written to by `EndingWorkers`.
+            if self._workers.get(handle.id) is not handle or not self.write(handle):
+                pending.pop(handle, None)
 
-    def write(self, handle: WorkerHandle) -> None:
-        """Write what is queued for a worker, as far as its socket takes it."""
-        events = selectors.EVENT_READ
-        if handle.write():
-            events |= selectors.EVENT_WRITE
-        if self._selector.get_key(handle.socket).events != events:
+    def write(self, handle: WorkerHandle) -> bool:
+        """Write what is queued for a worker, as far as its socket takes it; return whether something is left."""
+        is_left = handle.write()
+        if is_left != handle.is_full:
+            handle.is_full = is_left
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if is_left else 0)
             self._selector.modify(handle.socket, events, handle)
+        return is_left
 
     def request_recall(self, worker_id: int) -> None:
         """Recall a worker's queue."""
@@ -358,6 +361,7 @@ class Workforce:
             del self._startup.loading[handle.id]
         else:
             del self._workers[handle.id]
+            self._registry.threads.pop(handle.id, None)
             self._watch.remove(handle.id)
         self._selector.unregister(handle.socket)
         if handle.exit_descriptor is not None:
@@ -414,6 +418,7 @@ class Workforce:
                     handle.read()
                 time.sleep(0.002)
             handle.close()
+        self._registry.pending.clear()
         self.template.leave()
 
     def forget_after_fork(self) -> None:

@@ -228,6 +228,8 @@ ToEngine = (
 _TO_WORKER: tuple[type[ToWorker], ...] = get_args(ToWorker)
 _TO_ENGINE: tuple[type[ToEngine], ...] = get_args(ToEngine)
 _CODES: dict[type, int] = {kind: code for kinds in (_TO_WORKER, _TO_ENGINE) for code, kind in enumerate(kinds)}
+#: Types of the columns of a report of computed chunks.
+_COLUMNS = [list, list, list, dict, list]
 _Message = TypeVar("_Message")
 
 
@@ -244,6 +246,32 @@ def for_worker(plain: tuple[Any, ...]) -> ToWorker:
 def for_engine(plain: tuple[Any, ...]) -> ToEngine:
     """Return a message to the engine from its form on the wire."""
     return _made(_TO_ENGINE, plain)
+
+
+def joined(plains: list[Any]) -> list[Any]:
+    """Return messages as on the wire, in which reports of one graph that follow each other are one."""
+    # An engine with many workers is late, and each report costs it as much as many chunks.
+    out = plains[:1]
+    for plain in plains[1:]:
+        last = out[-1]
+        if _is_report(plain) and _is_report(last) and plain[1] == last[1] and bool(plain[6]) == bool(last[6]):
+            code, graph, chunks, refs, durations_s, peaks, steps_s = last
+            peaks = {operand: max(peaks.get(operand, 0), plain[5].get(operand, 0)) for operand in peaks | plain[5]}
+            columns = chunks + plain[2], refs + plain[3], durations_s + plain[4]
+            out[-1] = (code, graph, *columns, peaks, steps_s + plain[6])
+        else:
+            out.append(plain)
+    return out
+
+
+def _is_report(plain: Any) -> bool:
+    """Return whether a message is a report of computed chunks; tasks may have written anything."""
+    return (
+        type(plain) is tuple
+        and len(plain) == 7
+        and plain[0] == _CODES[Finished]
+        and [type(column) for column in plain[2:]] == _COLUMNS
+    )
 
 
 def _made(kinds: tuple[type[_Message], ...], plain: tuple[Any, ...]) -> _Message:

@@ -135,6 +135,8 @@ class Admission:
 
     def grant_requested(self) -> None:
         """Grant requests in their order, up to the first without room."""
+        if not self._requested:
+            return
         for id, size_bytes in list(self._requested.items()):
             if self.blocked is not None:
                 return

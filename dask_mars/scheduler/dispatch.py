@@ -40,7 +40,7 @@ class Dispatcher:
         self.workforce = Workforce(parameters.window_s, parameters.silence_s)
         self.admission = Admission(parameters, self.workforce, emit)
         self.quotas = Quotas(self.admission, self.workforce, graphs, emit)
-        self._recalls = Recalls(self.workforce, graphs, parameters.silence_s)
+        self._recalls = Recalls(self.workforce, self.admission, graphs, parameters.silence_s)
         #: Graph and chunk of each chunk in the user's process.
         self.client_chunks: set[tuple[int, int]] = set()
         self._client_bytes = 0
@@ -59,11 +59,11 @@ class Dispatcher:
             self._dispatch_alone(*alone)
         else:
             self._dispatch_all()
-        if self._can_recall():
-            for worker in self._recalls.take_due(self.workforce.now_s):
-                self._emit(RecallQueued(worker))
+        for worker in self._recalls.take_due():
+            self._emit(RecallQueued(worker))
         for graph in self._graphs.values():
-            if objects := graph.read_ahead(min(len(self.workforce.by_id), self._parameters.read_ahead_limit)):
+            most = self._parameters.read_ahead_limit
+            if graph.on_disk and (objects := graph.read_ahead(min(len(self.workforce.by_id), most))):
                 self._emit(ReadAhead(objects))
         refusal = None
         if admission.blocked is not None:
@@ -78,12 +78,7 @@ class Dispatcher:
 
     def next_recall_s(self) -> float | None:
         """Return the time of the next recall, if no worker reports before."""
-        return self._recalls.next_s() if self._can_recall() else None
-
-    def _can_recall(self) -> bool:
-        """Return whether an idle worker could run recalled chunks: it cannot if it is idle for lack of memory."""
-        blocked = self.admission.blocked
-        return bool(self.workforce.idle) and (blocked is None or blocked.graph is None)
+        return self._recalls.next_s()
 
     # -- dispatched chunks ------------------------------------------------------------------------------------
 
@@ -185,6 +180,8 @@ class Dispatcher:
         if queues.new_offers:
             self._make_offers(graph)
         places = workforce.open_to(graph.plan)
+        if not places:
+            return False
         served: list[Worker] = []
         position, count = 0, len(places)
         while position < count:

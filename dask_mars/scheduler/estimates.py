@@ -113,12 +113,15 @@ class Estimates:
         """Record the bytes of results in the store, and of operands while they ran."""
         operand_of = self._operand_of
         self._count += len(chunks)
-        self._total_bytes += sum(fresh.values())
-        new = {operand_of[chunk] for chunk in chunks} - self._learned
-        for operand in new:
-            self._learned.add(operand)
-            self._expected[operand] = 0
+        new = []
+        for chunk in chunks:
+            operand = operand_of[chunk]
+            if operand not in self._learned:
+                self._learned.add(operand)
+                self._expected[operand] = 0
+                new.append(operand)
         for chunk, size in fresh.items():
+            self._total_bytes += size
             operand = operand_of[chunk]
             if size > self._expected[operand]:
                 self._expected[operand] = size

@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 
+from dask_mars.scheduler.admission import Admission
 from dask_mars.scheduler.bookkeeping import Graph
 from dask_mars.scheduler.workforce import Worker, Workforce
 
@@ -18,8 +19,11 @@ _MOST_DOUBLINGS = 8
 class Recalls:
     """The timers of workers with queues."""
 
-    def __init__(self, workforce: Workforce, graphs: Mapping[int, Graph], silence_s: float) -> None:
+    def __init__(
+        self, workforce: Workforce, admission: Admission, graphs: Mapping[int, Graph], silence_s: float
+    ) -> None:
         self._workforce = workforce
+        self._admission = admission
         self._graphs = graphs
         self._silence_s = silence_s
         # Heap of (due, worker); the true due time may be later.
@@ -33,8 +37,12 @@ class Recalls:
             worker.is_watched = True
             heapq.heappush(self._timers, (self._due_s(worker), worker.id))
 
-    def take_due(self, now_s: float) -> list[int]:
+    def take_due(self) -> list[int]:
         """Return the workers whose queues are due and could run elsewhere, and set their next timers."""
+        now_s = self._workforce.now_s
+        is_none_due = not self._overdue and not (self._timers and self._timers[0][0] <= now_s)
+        if is_none_due or not self._are_useful():
+            return []
         due = self._overdue.copy()
         while self._timers and self._timers[0][0] <= now_s:
             due.add(heapq.heappop(self._timers)[1])
@@ -58,7 +66,7 @@ class Recalls:
     def next_s(self) -> float | None:
         """Return the time of the next recall, if no worker reports before."""
         timers = self._timers
-        while timers:
+        while timers and self._are_useful():
             due_s, id = timers[0]
             worker = self._workforce.by_id.get(id)
             if worker is None or len(worker.dispatched) < 2:
@@ -70,6 +78,11 @@ class Recalls:
             else:
                 return due_s
         return None
+
+    def _are_useful(self) -> bool:
+        """Return whether an idle worker could run recalled chunks: it cannot if it is idle for lack of memory."""
+        blocked = self._admission.blocked
+        return bool(self._workforce.idle) and (blocked is None or blocked.graph is None)
 
     def _due_s(self, worker: Worker) -> float:
         return worker.last_report_s + self._silence_s * (1 << min(worker.recall_attempts, _MOST_DOUBLINGS))

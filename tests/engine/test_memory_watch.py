@@ -125,6 +125,30 @@ def test_the_less_is_left_the_sooner_it_looks_again():
     assert waits == sorted(waits, reverse=True)
 
 
+def test_libraries_of_many_processes_are_measured_in_turns(monkeypatch):
+    sizes, measured = {pid: 10 * pid for pid in range(20)}, []
+    monkeypatch.setattr(
+        "dask_mars.engine.memory.library_bytes",
+        lambda pids, proc: measured.extend(pids) or max(sizes[pid] for pid in pids),
+    )
+    monkeypatch.setattr("dask_mars.engine.memory.estimate_memory", lambda pids, proc: 0)
+    watch = MemoryWatch(1 << 40, 20, 0, [])
+    # New ones at once, since they may be larger.
+    watch.look(range(1, 20), lambda number: None)
+    assert (sorted(measured), watch.private_bytes) == ([*range(20)], 190)
+    measured.clear()
+    sizes[3] = 500
+    looks = 0
+    while watch.private_bytes != 500:
+        watch.look(range(1, 20), lambda number: None)
+        looks += 1
+        assert looks < 20
+    assert len(measured) < 20 * looks
+    # Those that have ended no longer count.
+    watch.look([1, 2], lambda number: None)
+    assert watch.private_bytes == 20
+
+
 @needs_proc
 def test_what_was_asked_for_is_not_learned_as_what_was_not():
     watch = MemoryWatch(1 << 40, 1, os.getpid(), [])

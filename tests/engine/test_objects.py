@@ -24,23 +24,37 @@ FILE: ObjectRef = (SPILLED, (), SpilledFile("file", SIZE_BYTES, 0, "", (SIZE_BYT
 class Worker:
     """Notes what it is sent."""
 
-    def __init__(self, known: dict[int, set[int]]) -> None:
-        self.known = known
-        self.to_free: dict[int, list[int]] = {}
-        self.to_release: list[int] = []
+    def __init__(self, id: int) -> None:
+        self.id = id
+        self.freed: list[tuple[int, int]] = []
+        self.released: list[int] = []
         self.sent: list[Any] = []
+
+    def free(self, graph: int, chunk: int) -> None:
+        self.freed.append((graph, chunk))
+
+    def release(self, offset: int) -> None:
+        self.released.append(offset)
 
     def send(self, message: Any) -> None:
         self.sent.append(message)
 
 
 class Case:
-    """Object (1, 0), persisted and read as (2, 3) by a graph, which worker 0 knows and worker 1 does not."""
+    """Object (1, 0), persisted and read as (2, 3) by a graph. Worker 0 knows it, and so did one that has left."""
 
     def __init__(self) -> None:
         self.removed: list[ObjectRef] = []
-        self.run = SimpleNamespace(id=2, refs=[None, None, None, array_at(0)], values={}, literal_blocks=[])
-        self.workers = {0: Worker({2: {3}}), 1: Worker({2: {1}})}
+        self.workers = {0: Worker(0), 1: Worker(1)}
+        self.left = Worker(1)
+        self.run = SimpleNamespace(
+            id=2,
+            refs=[None, None, None, array_at(0)],
+            workers=[self.workers[1], self.left, self.workers[0]],
+            known_by=[0, 0b001, 0, 0b110],
+            values={},
+            literal_blocks=[],
+        )
         store: Any = SimpleNamespace(own=5)
         runs: Any = {2: self.run}
         workers: Any = self.workers
@@ -63,7 +77,8 @@ def test_an_object_moves_under_all_of_its_ids_and_workers_learn_it(case: Case) -
     assert case.table.blocks.counts == {(0, 4096): [2, SIZE_BYTES]}
     assert [worker.sent for worker in case.workers.values()] == [[Moved(2, {3: array_at(4096)})], []]
     # The arena's owner may use the block again.
-    assert case.workers[0].to_release == [0]
+    assert case.workers[0].released == [0]
+    assert not case.left.sent
 
 
 def test_who_has_reported_a_move_is_not_informed(case: Case) -> None:
@@ -75,8 +90,9 @@ def test_of_an_object_that_goes_to_disk_workers_forget_the_location(case: Case) 
     case.table.add_file((1, 0), FILE)
     case.move(FILE)
     assert (case.table.ref_of((2, 3)), case.table.blocks.stored_bytes) == (FILE, 0)
-    assert (case.workers[0].known, case.workers[0].to_free) == ({2: set()}, {2: [3]})
-    assert not case.workers[1].to_free
+    assert (case.run.known_by, case.workers[0].freed) == ([0, 0b001, 0, 0], [(2, 3)])
+    assert not case.workers[1].freed
+    assert not case.left.freed
     # And back: the file stays until nothing needs the object.
     case.move(array_at(8192))
     assert not case.removed

@@ -8,7 +8,7 @@ import typing
 import pytest
 
 from dask_mars.protocol import messages
-from dask_mars.protocol.messages import as_plain, for_engine, for_worker
+from dask_mars.protocol.messages import as_plain, for_engine, for_worker, joined
 
 DIRECTIONS = [(kind, for_worker) for kind in typing.get_args(messages.ToWorker)] + [
     (kind, for_engine) for kind in typing.get_args(messages.ToEngine)
@@ -36,3 +36,29 @@ def test_what_is_no_message_is_refused(made, plain):
 def test_each_direction_has_codes_of_its_own():
     for kinds in (messages._TO_WORKER, messages._TO_ENGINE):
         assert [messages._CODES[kind] for kind in kinds] == [*range(len(kinds))]
+
+
+def finished(graph, *chunks, peaks=None, steps_s=()):
+    refs = [("at", chunk) for chunk in chunks]
+    return as_plain(messages.Finished(graph, [*chunks], refs, [0.5] * len(chunks), peaks or {}, [*steps_s]))
+
+
+def test_reports_of_one_graph_that_follow_each_other_are_one():
+    other = as_plain(messages.Retained([(0, 0, 8)]))
+    first, second = finished(1, 2, 3, peaks={0: 5, 1: 7}), finished(1, 4, peaks={0: 6, 2: 1})
+    assert joined([first, second, finished(2, 0)]) == [
+        finished(1, 2, 3, 4, peaks={0: 6, 1: 7, 2: 1}),
+        finished(2, 0),
+    ]
+    # The engine must learn of retained blocks before the report behind them.
+    assert joined([first, other, second, second[:3]]) == [first, other, second, second[:3]]
+    # Either all chunks of a report have times, or none.
+    assert joined([first, finished(1, 4, steps_s=[(1.0, 2.0, 3.0)])])[0] == first
+    assert joined([]) == []
+
+
+@pytest.mark.parametrize(
+    "spoiled", [None, 3, "text", (), (3, 1, [2], 5, [0.5], {}, []), (3, 1, "2", [], [], {}, [])]
+)
+def test_what_is_no_report_is_left_alone(spoiled):
+    assert joined([finished(1, 2), spoiled, finished(1, 3)]) == [finished(1, 2), spoiled, finished(1, 3)]
