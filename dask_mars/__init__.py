@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dask_mars import config, errors
 from dask_mars.dask_api.core import named_schedulers
+from dask_mars.engine import early
 
 if not hasattr(os, "fork"):
     raise errors.UnsupportedPlatform(sys.platform)
@@ -47,6 +48,8 @@ __all__ = [
 
 config.load_defaults()
 named_schedulers["mars"] = get
+if config.begins_at_import():
+    early.begin_at_import()
 
 
 def __getattr__(name: str) -> Any:

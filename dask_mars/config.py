@@ -40,6 +40,11 @@ def load_defaults() -> None:
         dask.config.update_defaults({"admin": {"traceback": {"shorten": [*left_out, _OUR_FRAMES]}}})
 
 
+def begins_at_import() -> bool:
+    """Return whether a template of worker processes begins at the import; not where the setting is malformed."""
+    return dask.config.get(f"{SECTION}.start-at-import", True) is True
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The settings of one engine: sizes in bytes, durations in seconds. Those with a default are constants."""

@@ -59,6 +59,9 @@ SETTINGS = (
     Setting("start-in-threads", True, _FLAG,
         "Whether threads of the user's process compute tasks of well-known libraries until worker processes are "
         "up."),
+    Setting("start-at-import", True, _FLAG,
+        "Whether a process from which worker processes are forked starts in the background when a program imports "
+        "dask_mars, so that they are up sooner. It is read at that import."),
     Setting("start-timeout", "60 s", _DURATION,
         "How long a worker process that starts may make no progress before it is ended and started again."),
     Setting("idle-timeout", "10 minutes", _or_null(_DURATION),

@@ -25,8 +25,8 @@ from benchmarks import options
 from benchmarks.machine import describe_machine, machine_facts
 from benchmarks.measure import ONE_THREAD_EACH
 from benchmarks.report import MIB, NONE, markdown_table, plain_console, print_tables
-from dask_mars.protocol.ambient import WORKER_ENVIRONMENT
 from dask_mars.protocol.object_ref import ObjectRef
+from dask_mars.protocol.worker_environment import WORKER_ENVIRONMENT
 from dask_mars.store import arena as arenas
 from dask_mars.store.arena import Arena
 from dask_mars.store.in_place_sealing import make_heap

@@ -29,6 +29,7 @@ import pytest
 
 import dask_mars
 from dask_mars import Runtime
+from dask_mars.engine import early
 from dask_mars.engine.engine import Engine
 from dask_mars.engine.spill_writer import SpillWriter
 from dask_mars.engine.templates import templates
@@ -38,6 +39,7 @@ from dask_mars.protocol.locks import InterprocessLock
 # Tests start hundreds of interpreters, each of which would compile again what it imports of the tests.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+early.end()
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As in jobs that a shell has put into the background: the tests press Ctrl-C, and it must arrive.
@@ -495,6 +497,8 @@ def environment_for_scripts(marker: str, **extra: str) -> dict[str, str]:
         **clean,
         "PYTHONPATH": path,
         "DASK_DASK_MARS__NUM_WORKERS": "1",
+        # It takes half a second of a processor.
+        "DASK_DASK_MARS__START_AT_IMPORT": "false",
         "MARS_TEST_MARKER": marker,
         **extra,
     }

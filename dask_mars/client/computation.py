@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 from dask_mars.client.assembling import input_to_assemble, is_assembly
 from dask_mars.client.callbacks import Observer
+from dask_mars.client.lending import Lent, lent_chunks
 from dask_mars.client.local_tasks import raised_by, run_chunk
 from dask_mars.engine import graph_run as client_messages
 from dask_mars.engine.engine import Engine
@@ -87,6 +88,8 @@ class GraphComputation:
         self._rerun_locally = rerun_locally
         #: Names of the library modules that its tasks need.
         self._modules: Collection[str] = ()
+        #: Chunks that read much of the user's memory, which threads compute beside processes.
+        self._lent: Lent | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._pool_size = num_workers or engine.settings.num_workers
         self._plan = self._planned(num_workers, engine.settings.retries if retries is None else int(retries))
@@ -110,12 +113,19 @@ class GraphComputation:
             size_bytes = bytes_to_store(value)
             if size_bytes > inline_bytes:
                 copied_bytes[chunk] = size_bytes
+        in_client = graph.chunks_for_client() | graph.in_client
         unrepeatable = frozenset(operand_id for operand_id, operand in enumerate(operands) if appends(operand))
+        # A failure in a thread repeats chunks that have begun, so no chunk may be unrepeatable.
+        is_library_code = not unrepeatable and self._is_library_code()
+        if copied_bytes and not (is_library_code or unrepeatable) and engine.lends and not self._defers:
+            most_bytes, frames = self._most_chunk_bytes, engine.settings.memory_limit >= _FRAMES_LIMIT_BYTES
+            self._lent = lent_chunks(graph, copied_bytes, most_bytes, frames)
+            in_client |= self._lent.chunks
         return GraphPlan(
             inputs=graph.inputs,
             outputs=graph.outputs,
             operand_of=graph.operand_of,
-            in_client=frozenset(graph.chunks_for_client() | graph.in_client),
+            in_client=frozenset(in_client),
             retries=graph.retries,
             default_retries=retries,
             priorities=graph.priorities,
@@ -128,8 +138,7 @@ class GraphComputation:
             resources=_resources(graph, engine.settings.resources),
             temporaries=temporaries_of(operands),
             unrepeatable=unrepeatable,
-            # A failure in a thread repeats chunks that have begun, so no chunk may be unrepeatable.
-            is_library_code=not unrepeatable and self._is_library_code(),
+            is_library_code=is_library_code,
             keeps_data_on_failure=self._rerun_locally,
         )
 
@@ -144,9 +153,14 @@ class GraphComputation:
         has_frames = any(name.startswith(FRAMES) for name in modules)
         if has_frames and engine.settings.memory_limit < _FRAMES_LIMIT_BYTES:
             return False
-        most_bytes = engine.settings.memory_limit // (_CHUNK_SHARE * engine.settings.num_workers)
         sizes = DeclaredSizes(graph)
-        return all((sizes[chunk] or 0) <= most_bytes for chunk in range(len(graph)))
+        return all((sizes[chunk] or 0) <= self._most_chunk_bytes for chunk in range(len(graph)))
+
+    @property
+    def _most_chunk_bytes(self) -> int:
+        """Return the size of the largest chunk that threads compute."""
+        settings = self._engine.settings
+        return settings.memory_limit // (_CHUNK_SHARE * settings.num_workers)
 
     def results(self, persist: bool, started: Callable[[GraphRun], None] | None = None) -> dict[int, Any]:
         """Compute, and return the value or the reference of each output."""
@@ -290,6 +304,8 @@ class GraphComputation:
                 engine.client_finished(run, chunk, value, steps_s)
 
     def _fresh_value(self, run: GraphRun, chunk: int, inputs: list[Any]) -> Any:
+        if self._lent is not None and chunk in self._lent.chunks:
+            return self._lent.run(chunk, inputs)
         return run_chunk(self._graph, chunk, inputs)
 
     def _value_or_deferred(self, run: GraphRun, chunk: int, inputs: list[Any]) -> Any:

@@ -125,6 +125,11 @@ class Engine:
         loop = self._loop
         return loop.startup.is_wanted and (not self._registry.workers or loop.workforce.has_threads())
 
+    @property
+    def lends(self) -> bool:
+        """Return whether threads of this process may compute library code beside worker processes."""
+        return self._loop.startup.is_wanted
+
     def start_processes(self) -> None:
         """Start the worker processes now instead of with the first computation."""
         self._commands.call_soon(self._loop.workforce.start_processes)

@@ -16,9 +16,15 @@ from typing import Any
 _BOOT = """
 import json, os, struct, sys
 
+is_dask_mars_worker = True
 options = json.loads(sys.argv[1])
 sys.path[:] = options["path"]
 if "control" not in options:
+    import ctypes
+    # PR_SET_PDEATHSIG: the system ends this process, which imports much, with the program.
+    ctypes.CDLL(None).prctl(1, 9)
+    if os.getppid() != options["parent"]:
+        os._exit(1)
     from dask_mars.worker.template import serve
     options = serve(options)
 
@@ -46,7 +52,10 @@ def is_launching() -> bool:
 
 
 def launch(
-    options: Mapping[str, Any], environment: Mapping[str, str], descriptors: Collection[int]
+    options: Mapping[str, Any],
+    environment: Mapping[str, str],
+    descriptors: Collection[int],
+    output: int | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start an interpreter for a worker process, or for a template where `options` have no "control"."""
     _launching.is_so = True
@@ -61,6 +70,8 @@ def launch(
                 json.dumps(options),
             ],
             stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
             env=environment,
             pass_fds=descriptors,
             # Ctrl-C in a terminal concerns the client alone.

@@ -12,8 +12,8 @@ from typing import ClassVar
 from dask_mars.engine.launching import ForkedProcess, launch
 from dask_mars.engine.templates import templates
 from dask_mars.engine.worker_handle import WorkerHandle, connected
-from dask_mars.protocol.ambient import worker_environment
 from dask_mars.protocol.control import starting_at
+from dask_mars.protocol.worker_environment import worker_environment
 from dask_mars.worker.interrupts import SIGNAL
 
 

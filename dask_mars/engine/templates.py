@@ -7,26 +7,20 @@ import os
 import pickle
 import queue
 import select
+import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from dask_mars import greenlets
-from dask_mars.descriptors import hold_streams
-from dask_mars.engine.launching import launch
+from dask_mars.engine.early import TemplateProcess, begin, take
 from dask_mars.locking import Lock
-from dask_mars.protocol.ambient import worker_environment
-from dask_mars.worker.template import MOST_BYTES, MOST_DESCRIPTORS, Fork, Inherited, is_supported
+from dask_mars.protocol.forking import MOST_BYTES, MOST_DESCRIPTORS, is_supported
+from dask_mars.protocol.worker_environment import read_at_start, worker_environment
+from dask_mars.worker.template import Fork, Inherited
 
-#: Prefixes of environment variables that libraries read while a template imports them.
-_READ_AT_IMPORT = (
-    "ARROW", "BLIS", "BLOSC", "GOTO", "KMP", "LANG", "LC_", "LD_", "MALLOC", "MKL", "NPY", "NUMBA", "NUMEXPR",
-    "NUMPY", "OMP", "OPENBLAS", "PANDAS", "PYTHON", "TZ", "VECLIB",
-)  # fmt: skip
 #: Maximum seconds for a fork, which takes milliseconds.
 _FORK_S = 10.0
 #: Poll interval for a template that imports, in seconds.
@@ -36,27 +30,26 @@ _POLL_S = 0.005
 class Template:
     """One template process."""
 
-    def __init__(self, environment: Mapping[str, str], keeper: Keeper) -> None:
-        hold_streams()
-        self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        for end in (self._ours, theirs):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MOST_BYTES)
-        options = {"path": sys.path, "socket": theirs.fileno(), "parent": os.getpid()}
-        try:
-            self._process: subprocess.Popen[bytes] = keeper.call(
-                lambda: launch(options, environment, (theirs.fileno(),))
-            )
-        except OSError:
-            self._ours.close()
-            raise
-        finally:
-            theirs.close()
+    def __init__(self, begun: TemplateProcess) -> None:
+        self._ours, self._process = begun.connection, begun.process
+        #: Everything that it has read or inherited at its start.
+        self.surroundings = begun.surroundings
+        self.is_early = begun.is_early
         self.pid = self._process.pid
-        self._begun_s = time.monotonic()
+        self._begun_s = begun.begun_s
         self._is_loading = True
+        self._is_paused = False
+
+    def give_way(self, others_compute: bool) -> None:
+        """Pause it while it imports and threads compute, which would share the processors with it."""
+        if self._is_loading and others_compute != self._is_paused:
+            self._is_paused = others_compute
+            self._begun_s = time.monotonic()
+            self._process.send_signal(signal.SIGSTOP if others_compute else signal.SIGCONT)
 
     def is_loading(self, timeout_s: float) -> bool:
         """Return whether it still imports; end it if that takes longer than `timeout_s`."""
+        self.give_way(False)
         if self._is_loading:
             if select.select([self._ours], [], [], 0)[0]:
                 self._is_loading = False
@@ -163,8 +156,6 @@ class Templates:
         self._lock = Lock()
         self._template: Template | None = None
         self._keeper: Keeper | None = None
-        #: Environment variables that the present template has read at its start.
-        self._surroundings: dict[str, str] = {}
         self._users: set[int] = set()
         #: Whether the present template has forked a process, and environment in which templates fail to start.
         self._has_forked = False
@@ -172,29 +163,42 @@ class Templates:
 
     def is_loading(self, user: int, environment: Mapping[str, str], timeout_s: float) -> bool:
         """Return whether a template will soon be up for an engine; start it if there is none."""
-        read = _read_at_import(environment)
+        read = read_at_start(environment)
         if read == self._hopeless or not is_supported() or greenlets.has_gevent():
             return False
         with self._lock:
             self._users.add(user)
-            template = self._template
-            if template is not None and read == self._surroundings:
+            template = self._adopted()
+            if template is not None and read == template.surroundings:
                 if template.is_loading(timeout_s) or template.is_up():
                     return not template.is_up()
                 self._template = None
-                if not self._has_forked:
+                if not self._has_forked and not template.is_early:
                     # The next one would end as well.
                     self._hopeless = read
                     return False
             elif template is not None:
                 template.end()
             self._keeper = self._keeper or Keeper()
-            self._surroundings, self._has_forked = read, False
+            self._has_forked = False
             try:
-                self._template = Template(environment, self._keeper)
+                self._template = Template(begin(environment, self._keeper.call))
             except OSError:
                 self._template, self._hopeless = None, read
             return self._template is not None
+
+    def _adopted(self) -> Template | None:
+        """Return the present template, which may be the one that was begun at the import."""
+        if self._template is None and (early := take()) is not None:
+            self._template, self._has_forked = Template(early), False
+        return self._template
+
+    def give_way(self, others_compute: bool) -> None:
+        """Let a template that imports pause while threads compute."""
+        with self._lock:
+            template = self._adopted()
+            if template is not None:
+                template.give_way(others_compute)
 
     def fork(
         self, options: Mapping[str, Any], environment: Mapping[str, str], descriptors: Collection[int]
@@ -203,7 +207,7 @@ class Templates:
         with self._lock:
             if self._template is None or not self._template.is_up() or not is_supported():
                 return None
-            if _read_at_import(environment) != self._surroundings:
+            if read_at_start(environment) != self._template.surroundings:
                 return None
             pid = self._template.fork(options, descriptors)
             self._has_forked |= pid is not None
@@ -235,12 +239,6 @@ class Templates:
         self._begin()
 
 
-def _read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what a template reads once, so that another one is needed when it has changed."""
-    read = {name: value for name, value in environment.items() if name.startswith(_READ_AT_IMPORT)}
-    return {**read, "sys.executable": sys.executable}
-
-
 templates = Templates()
 
 
@@ -251,6 +249,7 @@ class TemplateUser:
         self._timeout_s = timeout_s
         #: Whether processes will start as soon as the template is ready.
         self.is_awaiting = self.is_unused = False
+        self._gives_way = False
         #: Ids of those in whose place no thread computes.
         self.awaited: set[int] = set()
 
@@ -259,6 +258,12 @@ class TemplateUser:
         self.is_unused = False
         self.is_awaiting = templates.is_loading(id(self), worker_environment(os.environ), self._timeout_s)
         return self.is_awaiting
+
+    def give_way(self, threads_compute: bool) -> None:
+        """Let a template that no process waits for pause while threads compute."""
+        if not self.is_awaiting and threads_compute != self._gives_way:
+            self._gives_way = threads_compute
+            templates.give_way(threads_compute)
 
     def next_s(self, now_s: float) -> float | None:
         """Return when to check again whether it is ready, None if no process waits."""

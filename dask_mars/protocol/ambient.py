@@ -23,53 +23,11 @@ from typing import Any
 import dask
 
 from dask_mars.protocol import reloads, thread_limits
+from dask_mars.protocol.worker_environment import worker_environment
 
 #: Entry points for rows of other packages: the name is the module with the settings, and the object has `read()`
 #: and `apply(value)`.
 GROUP = "dask_mars.ambient"
-#: Environment of workers, unless the user has set these: one thread per process, and memory that stays mapped.
-WORKER_ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "BLIS_NUM_THREADS": "1",
-    "VECLIB_MAXIMUM_THREADS": "1",
-    "NUMEXPR_NUM_THREADS": "1",
-    "NUMEXPR_MAX_THREADS": "1",
-    "NUMBA_NUM_THREADS": "1",
-    "BLOSC_NTHREADS": "1",
-    "OPENCV_FOR_THREADS_NUM": "1",
-    "POLARS_MAX_THREADS": "1",
-    "RAYON_NUM_THREADS": "1",
-    "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS": "1",
-    "TF_NUM_INTEROP_THREADS": "1",
-    "TF_NUM_INTRAOP_THREADS": "1",
-    # Threads that decode. Zarr's own concurrency and Arrow's I/O threads mostly wait, and with only one of them
-    # Arrow may deadlock.
-    "ZARR_THREADING__MAX_WORKERS": "1",
-    # glibc: keep freed memory instead of faulting fresh pages in for every temporary array.
-    "MALLOC_MMAP_THRESHOLD_": "1073741824",
-    "MALLOC_TRIM_THRESHOLD_": "4294967296",
-    # Equal strings must hash alike in all workers, or grouping by hash would scatter a group over partitions.
-    "PYTHONHASHSEED": "6640",
-}
-#: Fallback of libraries whose own variable is not set: the user's value for it applies to these as well.
-_COMMON = "OMP_NUM_THREADS"
-_FOLLOW = (
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "BLIS_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-)
-
-
-def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of workers, given the user's."""
-    added = WORKER_ENVIRONMENT
-    if _COMMON in environment:
-        added = {name: value for name, value in added.items() if name not in _FOLLOW}
-    return {**added, **environment}
 
 
 def frozen(value: Any) -> Any:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import gc
 import io
 import os
 import pickle
 import platform
 import resource
+import select
 import signal
 import socket
 import sys
@@ -21,19 +21,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dask_mars import process_role
 from dask_mars.descriptors import hold_streams
 from dask_mars.protocol.ambient import SETTINGS
+from dask_mars.protocol.forking import CLONE, MOST_BYTES, MOST_DESCRIPTORS
 from dask_mars.worker.preload import load_what_arrays_need
 
-#: Number of the system call clone by machine.
-_CLONE = {"x86_64": 56, "aarch64": 220}
 #: The child's parent is the caller's parent; the system writes the child's id where the C library keeps it.
 _CLONE_PARENT, _CLONE_CHILD_CLEARTID, _CLONE_CHILD_SETTID = 0x8000, 0x200000, 0x1000000
 #: Integers at the beginning of glibc's structure of a thread, which is larger. One of them is the thread's id.
 _THREAD_WORDS = 256
-#: Maximum bytes and descriptors of a request.
-MOST_BYTES, MOST_DESCRIPTORS = 1 << 18, 250
 (_ENVIRONMENT,) = [setting for setting in SETTINGS if setting.name == "os.environ"]
 _LIMITS = [number for name, number in vars(resource).items() if name.startswith("RLIMIT_")]
 
@@ -81,22 +77,10 @@ class Fork(NamedTuple):
     inherited: Inherited
 
 
-@functools.cache
-def is_supported() -> bool:
-    """Return whether this system lets a process fork children of its parent."""
-    return (
-        sys.platform == "linux"
-        and platform.machine() in _CLONE
-        and sys.maxsize > 1 << 32
-        and platform.libc_ver()[0] == "glibc"
-    )
-
-
 def serve(options: dict[str, Any]) -> dict[str, Any]:
     """Fork a worker process for each request, and end with the parent; return its options in each worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = socket.socket(fileno=options["socket"])
-    process_role.die_with_parent(options["parent"])
     hold_streams()
     load_what_arrays_need()
     forks = _Forks()
@@ -104,6 +88,9 @@ def serve(options: dict[str, Any]) -> dict[str, Any]:
     gc.collect()
     gc.freeze()
     _answer(connection, 0)
+    if not select.select([connection], [], [], options["idle_s"])[0]:
+        # No engine has needed it.
+        os._exit(0)
     while True:
         data, descriptors, _, _ = socket.recv_fds(connection, MOST_BYTES, MOST_DESCRIPTORS)
         if not data:
@@ -160,7 +147,7 @@ class _Forks:
         self._address = ctypes.c_void_p(self._find_thread_id())
         flags = _CLONE_PARENT | _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID | signal.SIGCHLD
         # Machines differ in which of the last two is the address.
-        self._call = (_CLONE[platform.machine()], flags, None, None, self._address, self._address)
+        self._call = (CLONE[platform.machine()], flags, None, None, self._address, self._address)
 
     def _find_thread_id(self) -> int:
         """Return where glibc keeps the id of this thread; from 2.43 on the system does not know the place."""
@@ -185,4 +172,4 @@ class _Forks:
         return pid
 
 
-__all__ = ["MOST_BYTES", "MOST_DESCRIPTORS", "Fork", "Inherited", "is_supported", "serve"]
+__all__ = ["Fork", "Inherited", "serve"]

@@ -34,7 +34,7 @@ from dask_mars.engine.templates import templates
 from dask_mars.engine.worker_handle import WorkerHandle
 from dask_mars.errors import EngineStopped
 from dask_mars.protocol import channel
-from dask_mars.protocol.ambient import WORKER_ENVIRONMENT
+from dask_mars.protocol.worker_environment import WORKER_ENVIRONMENT
 from dask_mars.runtimes import _Default
 from tests.conftest import eventually, shared_runtime
 from tests.constants import constants

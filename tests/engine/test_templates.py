@@ -15,7 +15,7 @@ import pytest
 from dask_mars import Runtime
 from dask_mars.engine import launching
 from dask_mars.engine.templates import Templates, templates
-from dask_mars.worker.template import is_supported
+from dask_mars.protocol.forking import is_supported
 from tests.conftest import Scripts, eventually, shared_runtime
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="worker processes are new interpreters here")
@@ -31,7 +31,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
         found.append(options)
         return launch(options, *rest)
 
-    for module in ("processes", "templates"):
+    for module in ("processes", "early"):
         monkeypatch.setattr(f"dask_mars.engine.{module}.launch", note)
     return found
 
@@ -128,8 +128,8 @@ def test_where_it_does_not_come_up_processes_are_new_interpreters(
     monkeypatch.setattr("dask_mars.engine.templates.templates", own := Templates())
     monkeypatch.setattr("dask_mars.engine.processes.templates", own)
     launch = launching.launch
-    broken = lambda options, environment, files: launch(options, {**environment, "PYTHONHOME": "/nowhere"}, files)  # noqa: E731
-    monkeypatch.setattr("dask_mars.engine.templates.launch", broken)
+    broken = lambda options, environment, *rest: launch(options, {**environment, "PYTHONHOME": "/nowhere"}, *rest)  # noqa: E731
+    monkeypatch.setattr("dask_mars.engine.early.launch", broken)
     with dask.config.set({"dask-mars.start-in-threads": False}), Runtime(num_workers=1) as runtime:
         assert runtime.get({"x": (os.getppid,)}, "x") == os.getpid()
     assert [options["parent"] for options in started] == [os.getpid()]

@@ -25,6 +25,7 @@ from dask_mars.protocol.ambient import SETTINGS
 from dask_mars.protocol.context import Context, TaskContext, unpack_portable
 from dask_mars.protocol.imports import ImportWatch
 from dask_mars.protocol.pickling import dumps, loads
+from dask_mars.protocol.worker_environment import worker_environment
 from tests.cases import variable_of_a_module
 
 CHANGES: dict[str, Callable[[pytest.MonkeyPatch], Any]] = {
@@ -269,6 +270,6 @@ def test_who_has_set_threads_of_all_libraries_means_each_of_them() -> None:
         ({"NUMBA_NUM_THREADS": "3"}, ["1", "1", "1", "3"]),
         ({"OMP_NUM_THREADS": "3"}, ["3", None, None, "1"]),
     ):
-        environment = ambient.worker_environment({"OTHER": "x", **given})
+        environment = worker_environment({"OTHER": "x", **given})
         assert [environment.get(name) for name in names] == expected
         assert environment["OTHER"] == "x"

@@ -1,0 +1,118 @@
+"""Chunks that threads of the user's process compute beside worker processes: those that read its memory.
+
+A process would need a copy of every array and frame that such a chunk reads, which may take longer than the chunk.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dask_mars.client.local_tasks import local_literals, run_chunk
+from dask_mars.graph.callables import full_name
+from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes, Operand
+from dask_mars.optimize.library_code import library_chunks
+from dask_mars.store.persisted import PersistedChunk
+from dask_mars.worker.fast_operands import made_fast
+from dask_mars.worker.reruns import is_about_writing
+
+#: Minimum bytes of the user's memory that a chunk reads; copies of fewer cost less than another thread's turn.
+_LEAST_BYTES = 1 << 20
+#: Maximum share of its input's size that a chunk's result has; larger ones would have to be copied in turn.
+_MOST_RESULT = 0.5
+#: Share of their time that functions may lose to the GIL, and the time after which that is known, in seconds.
+_MOST_LOST, _KNOWN_S = 0.4, 0.1
+_COUNTERS = "/proc/self/task/{}/schedstat"
+
+
+class _Losses:
+    """Time of functions in threads, and the part in which their thread neither ran nor waited for a processor."""
+
+    def __init__(self) -> None:
+        self._times: dict[tuple[str, ...], tuple[float, float]] = {}
+
+    def add(self, functions: tuple[str, ...], total_s: float, lost_s: float) -> None:
+        """Add one run."""
+        total, lost = self._times.get(functions, (0.0, 0.0))
+        self._times[functions] = total + total_s, lost + lost_s
+
+    def are_high(self, functions: tuple[str, ...]) -> bool:
+        """Return whether processes would compute these functions faster, copies included."""
+        total_s, lost_s = self._times.get(functions, (0.0, 0.0))
+        return total_s >= _KNOWN_S and lost_s > _MOST_LOST * total_s
+
+
+losses = _Losses()
+
+
+class Lent:
+    """The lent chunks of a graph."""
+
+    def __init__(self, graph: ChunkGraph, chunks: set[int]) -> None:
+        self._graph, self.chunks = graph, chunks
+        self._operands: dict[int, Operand] = {}
+
+    def run(self, chunk: int, inputs: list[Any]) -> Any:
+        """Compute a chunk of inputs that are read-only; if it writes into them, again as Dask's threads do."""
+        literals = local_literals(self._graph, chunk)
+        operand_id = self._graph.operand_of[chunk]
+        operand = self._operands.get(operand_id)
+        if operand is None:
+            operand = self._operands[operand_id] = made_fast(self._graph.operands[operand_id])
+        before_s, counted_s = time.perf_counter(), _counted_s()
+        try:
+            result = operand.run([_read_only(value) for value in inputs], literals)
+        except Exception as error:
+            if not is_about_writing(error):
+                raise
+            return run_chunk(self._graph, chunk, inputs)
+        if counted_s is not None and (counted_after_s := _counted_s()) is not None:
+            total_s = time.perf_counter() - before_s
+            losses.add(_names(self._graph.operands[operand_id]), total_s, total_s - (counted_after_s - counted_s))
+        if type(result) is np.ndarray and not result.flags.writeable:
+            # A view of the user's array, which may change later.
+            result = result.copy()
+        return result
+
+
+def lent_chunks(graph: ChunkGraph, copied_bytes: Mapping[int, int], most_bytes: int, frames: bool) -> Lent:
+    """Return the chunks of library code that read much of the user's memory, nothing else, and return less."""
+    candidates, values = set(), graph.values
+    sizes = DeclaredSizes(graph)
+    if copied_bytes:
+        for chunk, sources in enumerate(graph.inputs):
+            read_bytes = sum([copied_bytes.get(source, 0) for source in sources])
+            if read_bytes < _LEAST_BYTES or chunk in graph.restrictions:
+                continue
+            are_here = all(source in values and type(values[source]) is not PersistedChunk for source in sources)
+            if are_here and (sizes[chunk] or 0) <= min(_MOST_RESULT * read_bytes, most_bytes):
+                candidates.add(chunk)
+    known = library_chunks(graph, candidates, frames)
+    operands = {graph.operand_of[chunk] for chunk in known}
+    lent = {id for id in operands if not losses.are_high(_names(graph.operands[id]))}
+    return Lent(graph, {chunk for chunk in known if graph.operand_of[chunk] in lent})
+
+
+def _names(operand: Operand) -> tuple[str, ...]:
+    return tuple([full_name(function) for function in operand.functions])
+
+
+def _read_only(value: Any) -> Any:
+    if type(value) is np.ndarray:
+        value = value.view()
+        value.flags.writeable = False
+    return value
+
+
+def _counted_s() -> float | None:
+    """Return the seconds for which this thread has run or waited for a processor, None if unknown."""
+    try:
+        _, queued, _ = Path(_COUNTERS.format(threading.get_native_id())).read_bytes().split()
+    except (OSError, ValueError):
+        return None
+    return time.thread_time() + int(queued) / 1e9

@@ -1,0 +1,141 @@
+"""Begins a template of worker processes: for an engine, or when a program imports dask_mars.
+
+The second has half a second's head start. A program that computes nothing pays for what is imported here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from dask_mars import greenlets
+from dask_mars.descriptors import hold_streams
+from dask_mars.engine.launching import launch
+from dask_mars.protocol.forking import MOST_BYTES, is_supported
+from dask_mars.protocol.worker_environment import read_at_start, worker_environment
+
+#: Time after which a template that no engine has used ends, in seconds.
+_IDLE_S = 600.0
+#: Programs of Dask's and of dask_mars that compute nothing themselves.
+_COMMANDS = frozenset(
+    {"dask", "dask-mars-web", "dask-mars-worker", "dask-scheduler", "dask-ssh", "dask-worker", "dask_mars"}
+)
+#: Parts of the command lines of processes that other processes of the user's program start.
+_HELPERS = ("multiprocessing", "loky")
+
+_Launch = Callable[[], "subprocess.Popen[bytes]"]
+
+
+class TemplateProcess(NamedTuple):
+    """A template that has been started."""
+
+    process: subprocess.Popen[bytes]
+    connection: socket.socket
+    #: Everything that it has read or inherited at its start.
+    surroundings: dict[str, str]
+    begun_s: float
+    #: Whether this was at the import of dask_mars.
+    is_early: bool
+
+    def end(self) -> None:
+        """End it; its workers stay."""
+        self.connection.close()
+        self.process.kill()
+        self.process.wait()
+
+
+def begin(
+    environment: Mapping[str, str],
+    call: Callable[[_Launch], subprocess.Popen[bytes]] = lambda function: function(),
+    is_early: bool = False,
+) -> TemplateProcess:
+    """Start a template by a function that runs another in a thread that outlives it."""
+    hold_streams()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in (ours, theirs):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MOST_BYTES)
+    options = {"path": sys.path, "socket": theirs.fileno(), "parent": os.getpid()}
+    options["idle_s"] = _IDLE_S if is_early else None
+    # Forks get the program's output; what is printed by imports here would surprise it.
+    output = subprocess.DEVNULL if is_early else None
+    surroundings = read_at_start(environment)
+    try:
+        process = call(lambda: launch(options, environment, (theirs.fileno(),), output))
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return TemplateProcess(process, ours, surroundings, time.monotonic(), is_early)
+
+
+# At most one; `pop` is atomic.
+_early: list[TemplateProcess] = []
+
+
+def begin_at_import() -> None:
+    """Begin a template if this is a program that may compute, on a machine that has a processor to spare."""
+    if not is_supported() or greenlets.has_gevent() or greenlets.has_eventlet() or not _is_main_program():
+        return
+    try:
+        begun = begin(worker_environment(os.environ), is_early=True)
+    except (OSError, TypeError, ValueError):
+        # The first engine tries again, and reports errors.
+        return
+    _early.append(begun)
+    atexit.register(end)
+    # A program that forks may wait for all of its children.
+    os.register_at_fork(before=end)
+
+
+def _is_main_program() -> bool:
+    """Return whether this is the main thread of a program that Python runs, and no other program's helper."""
+    main = sys.modules.get("__main__")
+    if getattr(main, "is_dask_mars_worker", False) or any(Path(word).name in _COMMANDS for word in sys.orig_argv):
+        return False
+    if any(name in word for name in _HELPERS for word in sys.orig_argv[1:]):
+        return False
+    helpers = sys.modules.get("multiprocessing.process")
+    if helpers is not None and helpers.parent_process() is not None:
+        return False
+    # The system ends the template with the thread that has started it.
+    return (
+        threading.get_native_id() == os.getpid()
+        and len(os.sched_getaffinity(0)) > 1
+        and _is_same_file(sys.executable, "/proc/self/exe")
+    )
+
+
+def _is_same_file(first: str, second: str) -> bool:
+    """Return whether both are there and the same: a program may have Python inside."""
+    try:
+        return Path(first).samefile(second)
+    except OSError:
+        return False
+
+
+def take() -> TemplateProcess | None:
+    """Return the template that was begun at the import, once, if it is alive."""
+    try:
+        begun = _early.pop()
+    except IndexError:
+        return None
+    if begun.process.poll() is None:
+        return begun
+    begun.connection.close()
+    return None
+
+
+def end() -> None:
+    """End the template that was begun at the import if no engine has taken it."""
+    begun = take()
+    if begun is not None:
+        begun.end()

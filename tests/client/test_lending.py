@@ -1,0 +1,150 @@
+"""Threads beside processes: what reads much of the user's memory is computed where that is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+from dask_mars import Runtime
+from dask_mars.client import lending
+from dask_mars.optimize import library_code
+from tests.conftest import shared_runtime
+
+#: Elements of a block of 2 MiB.
+_BLOCK = 1 << 18
+
+
+@pytest.fixture(scope="module")
+def runtime() -> Iterator[Runtime]:
+    """Yield a runtime that has processes, as after a function of the user's has run."""
+    with shared_runtime(num_workers=2) as runtime:
+        runtime.start()
+        assert runtime.get({"x": (lambda: os.getpid(),)}, "x") != os.getpid()
+        yield runtime
+
+
+@pytest.fixture(autouse=True)
+def no_losses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no function held back because of what other tests have run."""
+    monkeypatch.setattr(lending, "losses", lending._Losses())
+
+
+@pytest.fixture
+def tests_are_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library_code, "LIBRARIES", library_code.LIBRARIES | {"tests"})
+
+
+def pid_and_sum(block: Any) -> np.ndarray:
+    """Return the process that computes, and the sum of a block."""
+    return np.array([os.getpid(), block.sum()])
+
+
+def fail(block: Any) -> np.ndarray:
+    """Raise an error."""
+    raise KeyError(f"no {block.size}")
+
+
+def user_values(blocks: int = 2, size: int = _BLOCK) -> np.ndarray:
+    return np.arange(blocks * size, dtype="f8")
+
+
+def computed(function: Any, values: np.ndarray, size: int, runtime: Runtime) -> np.ndarray:
+    """Return two numbers for each block of the user's array."""
+    made = da.from_array(values, chunks=size).map_blocks(function, chunks=(2,), dtype="f8", meta=np.empty(0))
+    return made.compute(scheduler=runtime.get).reshape(-1, 2)
+
+
+@pytest.mark.usefixtures("tests_are_a_library")
+def test_library_code_that_reads_the_users_arrays_runs_in_threads(runtime: Runtime) -> None:
+    values = user_values()
+    found = computed(pid_and_sum, values, _BLOCK, runtime)
+    assert found[:, 0].tolist() == [os.getpid()] * 2
+    assert found[:, 1].tolist() == values.reshape(2, -1).sum(axis=1).tolist()
+
+
+@pytest.mark.usefixtures("tests_are_a_library")
+def test_small_arrays_and_large_results_are_for_processes(runtime: Runtime) -> None:
+    assert os.getpid() not in computed(pid_and_sum, user_values(2, 1000), 1000, runtime)[:, 0]
+    values = user_values()
+    pids = da.from_array(values, chunks=_BLOCK).map_blocks(lambda block: block * 0 + os.getpid(), dtype="f8")
+    assert os.getpid() not in pids.compute(scheduler=runtime.get)
+
+
+def test_functions_of_the_users_run_in_processes(runtime: Runtime) -> None:
+    values = user_values()
+    found = computed(pid_and_sum, values, _BLOCK, runtime)
+    assert os.getpid() not in found[:, 0]
+    assert found[:, 1].sum() == values.sum()
+
+
+def test_both_are_in_one_graph(runtime: Runtime) -> None:
+    values = user_values(4)
+    array = da.from_array(values, chunks=_BLOCK)
+    theirs = dask.delayed(lambda total: (os.getpid(), total))((array + 1).sum())
+    pid, total = theirs.compute(scheduler=runtime.get)
+    assert pid != os.getpid()
+    assert total == (values + 1).sum()
+    assert lending.losses._times
+
+
+def test_frames_are_lent_too(runtime: Runtime) -> None:
+    pandas, frames = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
+    frame = pandas.DataFrame({"key": np.arange(1 << 19) % 3, "value": np.arange(1 << 19, dtype="f8")})
+    ours = frames.from_pandas(frame, npartitions=2).groupby("key").value.sum()
+    found = ours.compute(scheduler=runtime.get).sort_index()
+    pandas.testing.assert_series_equal(found, frame.groupby("key").value.sum())
+    assert lending.losses._times
+
+
+def test_a_task_that_writes_into_the_users_array_does_so(runtime: Runtime) -> None:
+    values = user_values()
+    written = dask.delayed(np.put, pure=False)(dask.delayed(values), [5], 7.0)
+    assert written.compute(scheduler=runtime.get) is None
+    assert values[5] == 7.0
+
+
+@pytest.mark.usefixtures("tests_are_a_library")
+def test_errors_are_those_of_dasks_threads(runtime: Runtime) -> None:
+    with pytest.raises(KeyError, match=f"no {_BLOCK}") as caught:
+        computed(fail, user_values(), _BLOCK, runtime)
+    assert any("raised by task" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.usefixtures("tests_are_a_library")
+def test_parts_of_the_users_array_are_copied(runtime: Runtime) -> None:
+    values = user_values()
+    part = da.from_array(values, chunks=_BLOCK)[:8].compute(scheduler=runtime.get)
+    values[:] = 0
+    assert part.tolist() == [*range(8)]
+
+
+@pytest.mark.usefixtures("tests_are_a_library")
+def test_what_loses_time_to_the_lock_runs_in_processes(runtime: Runtime) -> None:
+    values = user_values()
+    assert computed(pid_and_sum, values, _BLOCK, runtime)[0, 0] == os.getpid()
+    (functions,) = lending.losses._times
+    lending.losses.add(functions, 100.0, 50.0)
+    assert os.getpid() not in computed(pid_and_sum, values, _BLOCK, runtime)[:, 0]
+
+
+def test_losses_count_after_some_time_and_from_some_share_on() -> None:
+    found = lending._Losses()
+    found.add(("f",), 0.05, 0.05)
+    assert not found.are_high(("f",))
+    found.add(("f",), 0.05, 0.05)
+    assert found.are_high(("f",))
+    found.add(("f",), 1.0, 0.1)
+    assert not found.are_high(("f",))
+    assert not found.are_high(("g",))
+
+
+@pytest.mark.usefixtures("tests_are_a_library")
+def test_nothing_is_lent_without_threads() -> None:
+    with dask.config.set({"dask-mars.start-in-threads": False}), shared_runtime(num_workers=1) as runtime:
+        assert os.getpid() not in computed(pid_and_sum, user_values(), _BLOCK, runtime)[:, 0]
