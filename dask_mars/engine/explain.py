@@ -54,7 +54,7 @@ def explain(
     """Describe each graph's progress and what it waits for. Chunks have their ids in brackets."""
     memory = machine.memory
     lines = [
-        f"{_workers(len(labels))}; the store holds {format_bytes(memory.stored_bytes)} of "
+        f"{_workers(len(labels), bool(runs))}; the store holds {format_bytes(memory.stored_bytes)} of "
         f"{format_bytes(memory.limit_bytes)}, {format_bytes(memory.reserved_bytes)} are reserved for "
         f"dispatched chunks, {format_bytes(memory.spilling_bytes)} are being written to disk"
     ]
@@ -87,8 +87,12 @@ def explain(
     return "\n".join(lines)
 
 
-def _workers(count: int) -> str:
-    return f"{count} workers" if count else "no workers, which start with the next computation"
+def _workers(count: int, are_needed: bool) -> str:
+    if count:
+        return f"{count} workers"
+    return (
+        "no workers yet, which are starting" if are_needed else "no workers, which start with the next computation"
+    )
 
 
 def explain_chunk(

@@ -44,6 +44,14 @@ A, B, D = [f"{NAMES[chunk]!r} [{subtask_id(1, 0, chunk).hex()}]" for chunk in (0
 B_1, C_2 = [f"{NAMES[depth]!r} [{subtask_id(1, depth, depth).hex()}]" for depth in (1, 2)]
 
 
+def test_workers_that_are_missing_are_starting_if_there_is_work():
+    checked = CheckedMachine()
+    checked.submit(*CHAIN)
+    assert explain(checked.machine, {}, {}).startswith("no workers, which start with the next computation;")
+    runs = {1: GraphRun(1, graph_of(*CHAIN), None, 0)}
+    assert explain(checked.machine, runs, {}).startswith("no workers yet, which are starting;")
+
+
 def test_what_runs_is_in_somebodys_hands():
     checked = CheckedMachine()
     checked.submit(*CHAIN)
