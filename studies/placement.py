@@ -1,6 +1,6 @@
 """What placing subtasks costs Dask's scheduler: ``python -m studies placement``.
 
-A real scheduler has many agents that nobody runs: the study tells it of each what an agent would.
+A real scheduler has many simulated agents: the study reports for each what an agent would.
 """
 
 from __future__ import annotations

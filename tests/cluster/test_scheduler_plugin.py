@@ -128,11 +128,17 @@ async def test_what_an_agent_leaves_is_divided_by_the_assigner(client, scheduler
     assert not any([plugin._plans, plugin._counts, plugin._assigned, plugin._places, plugin._placed_at])
 
 
-@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)], scheduler_kwargs=PLUGIN, worker_kwargs=AGENTS)
+@gen_cluster(
+    client=True,
+    nthreads=[("127.0.0.1", 1)],
+    scheduler_kwargs=PLUGIN,
+    worker_kwargs=AGENTS,
+    # Dask's own balancing would do the same.
+    config={"distributed.scheduler.work-stealing-interval": "1 hour"},
+)
 async def test_an_agent_that_joins_gets_its_share(client, scheduler, a):
     futures = submit(client, waiting(16), lambda key: a.address)
     await async_poll_for(lambda: a.state.executing_count == 1, timeout=10)
-    scheduler.extensions["stealing"].periodic_callbacks = None
     async with Worker(scheduler.address, nthreads=1, **AGENTS) as b:
         await async_poll_for(lambda: Counter(places(scheduler, futures).values())[b.address] >= 4, timeout=10)
         go.set()
