@@ -13,11 +13,11 @@ from dask_mars.graph.chunks import layer_of
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.fronts import ReadOptions, symbolic_graph
 from dask_mars.optimize.passes.compose import compose
+from tests.array_expressions import dask_array
 from tests.graphs import handed_over, symbolic
 from tests.symbolic import evaluate, passed
 
-# Another Dask than it is made for may lack what it imports.
-da = pytest.importorskip("dask_array", exc_type=ImportError)
+da = dask_array()
 
 HELD = np.random.default_rng(3).random((24, 18))
 
