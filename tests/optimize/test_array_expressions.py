@@ -12,7 +12,9 @@ import pytest
 from dask_mars.graph.chunks import layer_of
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.fronts import ReadOptions, symbolic_graph
+from dask_mars.optimize.library_code import is_library_code
 from dask_mars.optimize.passes.compose import compose
+from dask_mars.optimize.prepare import prepare
 from tests.array_expressions import dask_array
 from tests.graphs import handed_over, symbolic
 from tests.symbolic import evaluate, passed
@@ -158,6 +160,16 @@ def test_only_sources_and_assembly_are_tasks(kind):
     # Rechunks are in one step only where there is room for that, as another test says.
     allowed = ("array-", "finalizecomputearray-", "rechunk-", *WITH_TASKS.get(kind, ()))
     assert [name for name in made if not name.startswith(allowed)] == []
+
+
+#: Kinds with functions of the user's, which are not passed to threads of the user's process.
+WITH_USERS_FUNCTIONS = {"overlap", "no boundary", "map_blocks", "block_info", "block_id", "new axes"}
+WITH_USERS_FUNCTIONS |= {"dropped axis", "gufunc", "delayed"}
+
+
+def test_functions_of_the_package_are_library_code():
+    graphs = {kind: prepare(*handed_over(make(held()))) for kind, make in KINDS.items()}
+    assert {kind for kind, graph in graphs.items() if not is_library_code(graph)} == WITH_USERS_FUNCTIONS
 
 
 def test_reads_of_an_object_are_records(runtime):
