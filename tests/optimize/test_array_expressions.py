@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import dask
 import numpy as np
 import pytest
 
+from dask_mars.dask_api import arrays
+from dask_mars.graph.callables import called_by
 from dask_mars.graph.chunks import layer_of
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.fronts import ReadOptions, symbolic_graph
@@ -191,6 +194,22 @@ def test_rechunk_is_one_step_where_there_is_room(room):
     assert (len(graph) == 16 + 6 + 6 + 1) == bool(room)
     values = evaluate(graph)
     np.testing.assert_array_equal(values[wanted[0]], x.compute(scheduler="sync"))
+
+
+def test_copies_of_functions_are_replaced():
+    graph, _ = symbolic(drawn().std(axis=0), da.nanmean(drawn()), drawn() @ drawn().T, drawn().max())
+    functions = {called_by(function) for operand in graph.operands for function in operand.functions}
+    assert functions > {
+        arrays.moment_chunk,
+        arrays.mean_chunk,
+        arrays._matmul,
+        arrays._chunk_sum,
+        arrays.chunk_max,
+    }
+    partials = [
+        function for operand in graph.operands for function in operand.functions if type(function) is partial
+    ]
+    assert arrays.nannumel in [function.keywords.get("numel") for function in partials]
 
 
 def test_blocks_that_a_slice_takes_whole_are_no_chunks_of_their_own():
