@@ -1,4 +1,4 @@
-"""Array workloads, each of them three ways: of random numbers, of persisted arrays, of zarr on disk."""
+"""Array workloads: of random numbers, by `dask.array` and on expressions, of persisted arrays, and of zarr."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ class _Case:
             for shape, chunks in self.inputs(growth)
         ]
 
-    def generated(self, scale: float, seed: int, growth: float = 1.0) -> list[Any]:
-        """Return the arrays as they come from the generator."""
+    def generated(self, scale: float, seed: int, growth: float = 1.0, module: Any = da) -> list[Any]:
+        """Return the arrays as they come from the generator of a module of arrays."""
         shapes = self.shapes(scale, growth)
         return [
-            da.random.default_rng(len(shapes) * seed + number).random(shape, chunks=chunks)
+            module.random.default_rng(len(shapes) * seed + number).random(shape, chunks=chunks)
             for number, (shape, chunks) in enumerate(shapes)
         ]
 
-    def collection(self, scale: float, seed: int, growth: float = 1.0) -> Any:
-        """Return what it computes of random numbers."""
-        return self.compute(*self.generated(scale, seed, growth))
+    def collection(self, scale: float, seed: int, growth: float = 1.0, module: Any = da) -> Any:
+        """Return what it computes of random numbers, with a module of arrays."""
+        return self.compute(*self.generated(scale, seed, growth, module))
 
     def files(self, scale: float, directory: Path) -> list[Path]:
         """Name the stores of the arrays; arrays of the same form share theirs."""
@@ -74,12 +74,17 @@ def _squares(size: float, chunk: float = 1000, count: int = 1) -> Callable[[floa
 # -- what is computed ---------------------------------------------------------------------------------------------
 
 
+def _module(x: Any) -> Any:
+    """Return the module of an array: `dask.array`, or the one of expressions."""
+    return da if isinstance(x, da.Array) else importlib.import_module("dask_array")
+
+
 def _elementwise(x: Any) -> Any:
     return ((x * 2 + 1 - x / 3) ** 2 + x * x - 0.5 * x + 3).mean()
 
 
 def _transcendental(x: Any) -> Any:
-    return (da.sin(x) ** 2 + da.cos(x) ** 2 + da.exp(-(x**2) / 2)).sum()
+    return (np.sin(x) ** 2 + np.cos(x) ** 2 + np.exp(-(x**2) / 2)).sum()
 
 
 def _standardise(x: Any) -> Any:
@@ -100,21 +105,22 @@ def _overlap(x: Any) -> Any:
 
 
 def _svd(x: Any) -> Any:
-    _, singular_values, _ = da.linalg.svd(x)
+    _, singular_values, _ = _module(x).linalg.svd(x)
     return singular_values
 
 
 def _products(u: Any, v: Any) -> Any:
-    return da.stack([(u * u).mean(axis=0), (v * v).mean(axis=0), (u * v).mean(axis=0)])
+    return _module(u).stack([(u * u).mean(axis=0), (v * v).mean(axis=0), (u * v).mean(axis=0)])
 
 
 def _histogram(x: Any) -> Any:
-    counts, _ = da.histogram(x, bins=_BINS, range=(0, 1))
+    counts, _ = _module(x).histogram(x, bins=_BINS, range=(0, 1))
     return counts
 
 
 def _masked_mean(x: Any) -> Any:
-    return da.nanmean(da.where(x > _MASKED_ABOVE, np.nan, x), axis=0).max()
+    module = _module(x)
+    return module.nanmean(module.where(x > _MASKED_ABOVE, np.nan, x), axis=0).max()
 
 
 _BINS = 100
@@ -191,7 +197,7 @@ def _masked_mean_bounds(scale: float) -> Bounds:
 
 
 _CASES = (
-    _Case("random-sum", "sum of 14000² numbers", _squares(14_000), da.sum, _random_sum_bounds),
+    _Case("random-sum", "sum of 14000² numbers", _squares(14_000), lambda x: x.sum(), _random_sum_bounds),
     _Case(
         "elementwise",
         "mean of a chain of arithmetic at 10000²",
@@ -281,6 +287,11 @@ def _from_generator(case: _Case, setting: Setting) -> Callable[[], Any]:
     return lambda: case.collection(setting.scale, setting.seed).compute(scheduler=setting.get)
 
 
+def _from_expressions(case: _Case, setting: Setting) -> Callable[[], Any]:
+    module = importlib.import_module("dask_array")
+    return lambda: case.collection(setting.scale, setting.seed, module=module).compute(scheduler=setting.get)
+
+
 def _from_persisted(case: _Case, setting: Setting) -> Callable[[], Any]:
     arrays = persist(setting.get, *case.generated(setting.scale, setting.seed))
     return lambda: case.compute(*arrays).compute(scheduler=setting.get)
@@ -301,23 +312,32 @@ def _write_zarr(case: _Case, scale: float, directory: Path) -> None:
 
 _PREPARE: dict[Group, Callable[[_Case, Setting], Callable[[], Any]]] = {
     "array": _from_generator,
+    "expressions": _from_expressions,
     "persisted": _from_persisted,
     "zarr": _from_zarr,
 }
 
 
+#: Behind the summary of a case.
+_SUMMARIES: dict[Group, str] = {
+    "array": "",
+    "expressions": ", on expressions",
+    "persisted": ", persisted",
+    "zarr": ", from zarr",
+}
+_NEEDED: dict[Group, tuple[str, ...]] = {"expressions": ("dask_array",), "zarr": ("zarr",)}
+
+
 def _workload(case: _Case, group: Group) -> Workload:
-    own = group == "array"
-    from_files = group == "zarr"
     return Workload(
-        case.name if own else f"{case.name}:{group}",
+        case.name if group == "array" else f"{case.name}:{group}",
         group,
-        case.summary if own else f"{case.summary}, {'persisted' if group == 'persisted' else 'from zarr'}",
+        case.summary + _SUMMARIES[group],
         partial(_PREPARE[group], case),
         case.digest,
         case.bounds,
-        make=partial(_write_zarr, case) if from_files else None,
-        modules=("zarr",) if from_files else (),
+        make=partial(_write_zarr, case) if group == "zarr" else None,
+        modules=_NEEDED.get(group, ()),
     )
 
 

@@ -33,6 +33,7 @@ from benchmarks.workloads import CATALOGUE, GROUPS, group_of, tolerance_of
 
 _TITLES: dict[Group, str] = {
     "array": "Array workloads",
+    "expressions": "Array workloads, on expressions",
     "persisted": "Array workloads, of persisted arrays",
     "zarr": "Array workloads, from zarr",
     "real": "Real workloads",
@@ -41,7 +42,7 @@ _TITLES: dict[Group, str] = {
     "latency": "Latency of one task",
 }
 #: Groups whose ratios have a mean that says something.
-_MEANT: tuple[Group, ...] = ("array", "persisted", "zarr", "real", "cold")
+_MEANT: tuple[Group, ...] = ("array", "expressions", "persisted", "zarr", "real", "cold")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from dask_array.creation._ones_zeros import BroadcastTrick
     from dask_array.io._from_array import FromArray
     from dask_array.manipulation._expand import ExpandDims
+    from dask_array.manipulation._reshape import ReshapeLowered
     from dask_array.random._expr import Random
     from dask_array.reductions._arg_reduction import ArgChunk
     from dask_array.reductions._reduction import PartialReduce
     from dask_array.slicing._basic import SliceSlicesIntegers
     from dask_array.slicing._utils import _slice_1d
     from dask_array.stacking._concatenate import Concatenate
+    from dask_array.stacking._stack import Stack
 
     broadcast_trick: Any
 else:
@@ -48,11 +50,13 @@ else:
     TasksRechunk, plan_rechunk = optional("dask_array._rechunk", "TasksRechunk", "plan_rechunk")
     OverlapInternal = optional("dask_array._overlap", "OverlapInternal")
     ExpandDims = optional("dask_array.manipulation._expand", "ExpandDims")
+    ReshapeLowered = optional("dask_array.manipulation._reshape", "ReshapeLowered")
     ArgChunk = optional("dask_array.reductions._arg_reduction", "ArgChunk")
     PartialReduce = optional("dask_array.reductions._reduction", "PartialReduce")
     SliceSlicesIntegers = optional("dask_array.slicing._basic", "SliceSlicesIntegers")
     _slice_1d = optional("dask_array.slicing._utils", "_slice_1d")
     Concatenate = optional("dask_array.stacking._concatenate", "Concatenate")
+    Stack = optional("dask_array.stacking._stack", "Stack")
 
 #: Functions that dask-array has copied, each with its original.
 _COPIES = (

@@ -53,7 +53,7 @@ READERS = {
     "xarray": ("load_da", "open_da", "open_zarr"),
 }
 #: Packages whose functions count as reductions where their results are small.
-REDUCING_PACKAGES = ("dask.array.", "numpy", "xarray.", "flox.")
+REDUCING_PACKAGES = ("dask.array.", "dask_array.", "numpy", "xarray.", "flox.")
 
 # -- objects ------------------------------------------------------------------------------------------------------
 
@@ -72,7 +72,17 @@ LOADED_PACKAGES = frozenset(
     | {"itertools", "math", "numpy", "operator", "pathlib", "tlz", "toolz"}
 )
 #: All packages whose functions may run in the user's process.
-LIBRARIES = LOADED_PACKAGES | {"flox", "numbagg", "numpy_groupies", "pandas", "pyarrow", "scipy", "xarray", "zarr"}
+LIBRARIES = LOADED_PACKAGES | {
+    "dask_array",
+    "flox",
+    "numbagg",
+    "numpy_groupies",
+    "pandas",
+    "pyarrow",
+    "scipy",
+    "xarray",
+    "zarr",
+}
 #: Packages whose objects only read and decode, whatever they hold.
 DECODING_PACKAGES = frozenset({"adlfs", "fsspec", "gcsfs", "h5py", "numcodecs", "s3fs"})
 #: Functions of these packages that run arbitrary code.

@@ -70,6 +70,7 @@ _WITHOUT_FILES = sys.stdlib_module_names | {
     "cloudpickle",
     "cytoolz",
     "dask",
+    "dask_array",
     "dask_mars",
     "numpy",
     "pandas",

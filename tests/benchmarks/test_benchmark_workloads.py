@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks.workload import Setting, Workload
 from benchmarks.workloads import CATALOGUE, GROUPS
+from tests.array_expressions import dask_array
 
 SCALE = 1e-3
 
@@ -49,7 +50,7 @@ def directory(tmp_path_factory) -> Path:
     "name",
     [
         pytest.param(name, marks=() if name in ("products", "overlap") else pytest.mark.nightly)
-        for group in ("array", "persisted", "zarr", "real")
+        for group in ("array", "expressions", "persisted", "zarr", "real")
         for name in GROUPS[group]
     ],
 )
@@ -57,7 +58,7 @@ def test_threads_and_mars_agree_within_bounds(name, directory, get, zarr):
     workload = CATALOGUE[name]
     assert isinstance(workload, Workload)
     for module in workload.modules:
-        pytest.importorskip(module)
+        dask_array() if module == "dask_array" else pytest.importorskip(module)
     # What has many small chunks has them at any scale.
     scale = 0.02
     if workload.make is not None:

@@ -106,6 +106,19 @@ SUITES = [
     ),
     _of_dask("dask-dataframe", ("dask.dataframe",)),
     Suite(
+        "array-expressions",
+        "dask-array==0.7.1",
+        ("dask_array.tests",),
+        (
+            "dask_array.tests.test_gufunc",
+            "dask_array.tests.test_map_blocks",
+            "dask_array.tests.test_rechunk",
+        ),
+        needs=(_DASK, "bottleneck", "h5py", "hypothesis", "numba", "scipy", "sparse", "xarray", "zarr>=3"),
+        # These are about another scheduler.
+        options=("-k", "not frisky"),
+    ),
+    Suite(
         "xarray",
         "xarray==2026.9.0",
         ("xarray.tests",),

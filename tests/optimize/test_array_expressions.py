@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import dask
 import numpy as np
 import pytest
 
+from dask_mars.dask_api import arrays
+from dask_mars.graph.callables import called_by
 from dask_mars.graph.chunks import layer_of
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.fronts import ReadOptions, symbolic_graph
+from dask_mars.optimize.library_code import is_library_code
 from dask_mars.optimize.passes.compose import compose
+from dask_mars.optimize.prepare import prepare
+from tests.array_expressions import dask_array
 from tests.graphs import handed_over, symbolic
 from tests.symbolic import evaluate, passed
 
-# Another Dask than it is made for may lack what it imports.
-da = pytest.importorskip("dask_array", exc_type=ImportError)
+da = dask_array()
 
 HELD = np.random.default_rng(3).random((24, 18))
 
@@ -60,6 +65,7 @@ KINDS: dict[str, Any] = {
     "linspace": lambda x: da.linspace(0, 1, 18, chunks=5) * x,
     "sum": lambda x: (x + 1).sum(),
     "mean": lambda x: x.mean(axis=0),
+    "mean of more rows than columns": lambda x: (x[:, :9] + 1).mean(),
     "std": lambda x: x.std(axis=1, ddof=1, keepdims=True),
     "nanmean": lambda x: da.nanmean(da.where(x > 0.9, np.nan, x), axis=0),
     "nanstd": lambda x: da.nanstd(da.where(x > 0.9, np.nan, x)),
@@ -134,15 +140,12 @@ WITH_TASKS = {
     "arange": ("arange",),
     "linspace": ("linspace",),
     "fancy": ("shuffle-", "getitem-"),
-    "mask": ("reshape",),
-    "stack": ("stack",),
-    "reshape": ("reshape",),
     "cumsum": ("cumsum",),
     "blelloch": ("cumsum",),
     "pad": ("broadcast_to",),
     "histogram": ("histogram",),
     "percentile": ("reshape", "percentile"),
-    "unique": ("reshape", "unique-"),
+    "unique": ("unique-",),
     "svd": ("qr-", "stack-r", "svd-"),
     "random of arrays": ("poisson",),
     "delayed": ("int-", "lambda-"),
@@ -158,6 +161,16 @@ def test_only_sources_and_assembly_are_tasks(kind):
     # Rechunks are in one step only where there is room for that, as another test says.
     allowed = ("array-", "finalizecomputearray-", "rechunk-", *WITH_TASKS.get(kind, ()))
     assert [name for name in made if not name.startswith(allowed)] == []
+
+
+#: Kinds with functions of the user's, which are not passed to threads of the user's process.
+WITH_USERS_FUNCTIONS = {"overlap", "no boundary", "map_blocks", "block_info", "block_id", "new axes"}
+WITH_USERS_FUNCTIONS |= {"dropped axis", "gufunc", "delayed"}
+
+
+def test_functions_of_the_package_are_library_code():
+    graphs = {kind: prepare(*handed_over(make(held()))) for kind, make in KINDS.items()}
+    assert {kind for kind, graph in graphs.items() if not is_library_code(graph)} == WITH_USERS_FUNCTIONS
 
 
 def test_reads_of_an_object_are_records(runtime):
@@ -181,6 +194,27 @@ def test_rechunk_is_one_step_where_there_is_room(room):
     assert (len(graph) == 16 + 6 + 6 + 1) == bool(room)
     values = evaluate(graph)
     np.testing.assert_array_equal(values[wanted[0]], x.compute(scheduler="sync"))
+
+
+def test_copies_of_functions_are_replaced():
+    graph, _ = symbolic(drawn().std(axis=0), da.nanmean(drawn()), drawn() @ drawn().T, drawn().max())
+    functions = {called_by(function) for operand in graph.operands for function in operand.functions}
+    assert functions > {
+        arrays.moment_chunk,
+        arrays.mean_chunk,
+        arrays._matmul,
+        arrays._chunk_sum,
+        arrays.chunk_max,
+    }
+    partials = [
+        function for operand in graph.operands for function in operand.functions if type(function) is partial
+    ]
+    assert arrays.nannumel in [function.keywords.get("numel") for function in partials]
+
+
+def test_blocks_that_a_slice_takes_whole_are_no_chunks_of_their_own():
+    graph, _ = symbolic((drawn() + 1).persist(scheduler="sync")[7:])
+    assert len(graph) == 12 + 1
 
 
 def test_step_that_contracts_gets_what_it_gets_in_a_fused_task(runtime):

@@ -10,6 +10,7 @@ from numbers import Integral
 from typing import Any
 
 from dask.highlevelgraph import Layer
+from dask.utils import M
 
 from dask_mars.dask_api import is_gone
 from dask_mars.dask_api.arrays import getitem
@@ -160,6 +161,53 @@ class SlicedBlocks(_Blocks):
 
 
 _WHOLE = slice(None, None, None)
+
+
+class StackedBlocks(_Blocks):
+    """The blocks of arrays along a new axis."""
+
+    def __init__(self, name: str, expression: Any, compiler: TaskCompiler) -> None:
+        super().__init__(name, expression, compiler)
+        if is_gone(getitem):
+            raise NotSymbolic("Dask has no getitem")
+
+    def record(self, key: tuple[Any, ...]) -> ChunkRecord | None:
+        """Return the record of a block."""
+        if key not in self:
+            return None
+        axis, arrays = self._expression.axis, self._expression.args
+        source = (arrays[key[axis + 1]]._name, *key[1 : axis + 1], *key[axis + 2 :])
+        operand, literals = self._operand(None, partial(self._task, key, source))
+        return ChunkRecord(operand, literals, (source,))
+
+    def _task(self, key: Key, source: Key) -> Task:
+        axis, count = self._expression.axis, len(self._counts)
+        index = (*itertools.repeat(_WHOLE, axis), None, *itertools.repeat(_WHOLE, count - axis - 1))
+        return Task(key, getitem, TaskRef(source), index)
+
+
+class ReshapedBlocks(_Blocks):
+    """Blocks of another shape, in the same order."""
+
+    def __init__(self, name: str, expression: Any, compiler: TaskCompiler) -> None:
+        super().__init__(name, expression, compiler)
+        source = expression.array
+        self._source = source._name
+        blocks = itertools.product(*map(range, source.numblocks))
+        self._sources = dict(zip(itertools.product(*map(range, self._counts)), blocks, strict=True))
+
+    def record(self, key: tuple[Any, ...]) -> ChunkRecord | None:
+        """Return the record of a block."""
+        block = self._sources.get(key[1:]) if key in self else None
+        if block is None:
+            return None
+        source = (self._source, *block)
+        shape = tuple([sizes[at] for sizes, at in zip(self._expression.chunks, key[1:], strict=True)])
+        operand, _ = self._operand(None, partial(self._task, key, source, shape))
+        return ChunkRecord(operand, (shape,), (source,))
+
+    def _task(self, key: Key, source: Key, shape: tuple[int, ...]) -> Task:
+        return Task(key, M.reshape, TaskRef(source), shape)
 
 
 class ReducedBlocks(_Blocks):

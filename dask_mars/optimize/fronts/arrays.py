@@ -26,7 +26,9 @@ from dask_mars.optimize.fronts.array_blocks import (
     ExpressionLayer,
     OtherNames,
     ReducedBlocks,
+    ReshapedBlocks,
     SlicedBlocks,
+    StackedBlocks,
 )
 from dask_mars.optimize.fronts.base import LayerRecords, ReadOptions, Symbolic
 from dask_mars.optimize.fronts.layers import divided
@@ -151,6 +153,8 @@ def _layer(expression: Any, name: str) -> Layer | None:
         (expressions.RootAlias, partial(_blocks, OtherNames)),
         (expressions.ChunksOverride, partial(_blocks, OtherNames)),
         (expressions.Concatenate, _concatenate),
+        (expressions.Stack, partial(_blocks, StackedBlocks)),
+        (expressions.ReshapeLowered, partial(_blocks, ReshapedBlocks)),
         (expressions.ExpandDims, _expand),
         (expressions.ArgChunk, _arg_chunk),
         (expressions.FromArray, _from_array),
