@@ -53,6 +53,11 @@ def test_readers_do_not_see_what_another_has_changed(runtime: Runtime) -> None:
     assert sum(not is_copy for is_copy, _ in found) <= 1
 
 
+def test_each_input_is_the_right_one(runtime: Runtime) -> None:
+    sizes = dask.delayed(lambda first, second: (len(first.items), len(second.items)))
+    assert sizes(make(50_000), make(60_000)).compute(scheduler=runtime.get) == (50_000, 60_000)
+
+
 @pytest.mark.parametrize(
     "record", [make(1_000_000), make(50_000, np.zeros(100_000))], ids=["large", "with an array"]
 )
