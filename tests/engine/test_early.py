@@ -191,4 +191,4 @@ def test_it_pauses_while_threads_compute(monkeypatch: pytest.MonkeyPatch) -> Non
         assert not template.is_loading(60.0)
         assert template.is_up()
         template.give_way(True)
-    assert process.sent == [signal.SIGSTOP, signal.SIGCONT, signal.SIGSTOP, signal.SIGCONT]
+    assert process.sent == [signal.SIGCONT, signal.SIGSTOP, signal.SIGCONT]
