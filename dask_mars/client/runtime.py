@@ -16,6 +16,7 @@ from dask_mars import config, process_role
 from dask_mars.client.observed import Observed
 from dask_mars.client.records import Records
 from dask_mars.client.request import Backend, InlineBackend, Options, Request, checkpoint_settings, persist_with
+from dask_mars.engine import early
 from dask_mars.errors import EngineStopped
 from dask_mars.graph.chunks import refuse_unhashable
 from dask_mars.locking import Lock
@@ -472,6 +473,7 @@ def local_backend(
     """Return the backend of this process, or the inline one within a task."""
     if process_role.computes_inline():
         return InlineBackend()
+    early.pause()
     from dask_mars.client.backend import EngineBackend
 
     return EngineBackend(engine_for, store_limit, records)

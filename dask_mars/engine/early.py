@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -132,6 +133,12 @@ def take() -> TemplateProcess | None:
         return begun
     begun.connection.close()
     return None
+
+
+def pause() -> None:
+    """Pause the template while the program prepares its first computation; its user resumes it."""
+    for begun in _early:
+        begun.process.send_signal(signal.SIGSTOP)
 
 
 def end() -> None:

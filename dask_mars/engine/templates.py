@@ -38,7 +38,8 @@ class Template:
         self.pid = self._process.pid
         self._begun_s = begun.begun_s
         self._is_loading = True
-        self._is_paused = False
+        # An early one was paused when the first computation began.
+        self._is_paused = begun.is_early
 
     def give_way(self, others_compute: bool) -> None:
         """Pause it while it imports and threads compute, which would share the processors with it."""

@@ -147,6 +147,7 @@ class WorkerProcess:
                 self._outbox.flush(time.perf_counter())
             if self._trimmer.is_due and time.perf_counter() >= trim_due_s:
                 # Garbage may hold memory that should go back.
+                self._runner.forget_handed()
                 self._trimmer.collect_garbage()
                 self._trimmer.trim()
 
@@ -166,6 +167,7 @@ class WorkerProcess:
     def _on_free(self, message: messages.Free) -> None:
         graph = self._graphs.get(message.graph)
         if graph is not None:
+            self._runner.forget_handed(message.graph, message.chunks)
             for chunk in message.chunks:
                 graph.values.pop(chunk, None)
                 graph.borrowed.discard(chunk)
@@ -184,6 +186,7 @@ class WorkerProcess:
         self._trimmer.is_due = True
 
     def _on_trim(self, message: messages.Trim) -> None:
+        self._runner.forget_handed()
         self._trimmer.trim()
 
     def _on_drop(self, message: messages.Drop) -> None:
@@ -191,6 +194,7 @@ class WorkerProcess:
 
     def _on_forget(self, message: messages.Forget) -> None:
         self._graphs.pop(message.graph, None)
+        self._runner.forget_handed()
         self._trimmer.is_due = True
         if message.answers:
             if not self._graphs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from dask_mars.protocol.control import (
     quota_figures,
 )
 from dask_mars.protocol.failures import pack_error
-from dask_mars.protocol.object_ref import Block, ObjectRef, blocks_of, is_spilled, is_stored
+from dask_mars.protocol.object_ref import Block, ObjectRef, blocks_of, is_pickled, is_spilled, is_stored
 from dask_mars.protocol.pickling import dumps, loads
 from dask_mars.store.arena import Bytes
 from dask_mars.store.reader import still_used
@@ -43,6 +43,8 @@ from dask_mars.worker.trimmer import Trimmer
 
 #: Inputs of a chunk: their blocks, and the memory that refers to them.
 Owners = list[tuple[Block, Bytes]]
+#: Maximum bytes of the pickle of a result that the next chunk gets as an object.
+_MOST_HANDED = 1 << 20
 
 
 class _ReturnChunk(BaseException):
@@ -88,10 +90,18 @@ class ChunkRunner:
         self.timed = False
         #: Time at which the present operand had loaded its inputs.
         self._loaded_s = 0.0
+        #: Graph, chunk and value of the last result if it is a small object: the next chunk, if it reads it, need
+        #: not unpickle it.
+        self.handed: tuple[int, int, Any] | None = None
         self.running: tuple[int, int] = (-1, -1)
         self.interrupted: tuple[int, int] | None = None
         self.is_forked = False
         self.streams: tuple[OutputStream, ...] = ()
+
+    def forget_handed(self, graph: int | None = None, chunks: Collection[int] = ()) -> None:
+        """Forget the last result, or only if it is one of some chunks."""
+        if graph is None or (self.handed is not None and self.handed[0] == graph and self.handed[1] in chunks):
+            self.handed = None
 
     def turn_to(self, graph: KnownGraph) -> None:
         """Set a graph's names of `__main__`, restore what the last graph's tasks changed, and send warnings."""
@@ -235,6 +245,7 @@ class ChunkRunner:
         store = self._store
         users_arena = len(store.arenas) - 1
         values = []
+        handed, self.handed = self.handed, None
         if inputs:
             self._step[0] = LOAD
         for source in inputs:
@@ -244,7 +255,9 @@ class ChunkRunner:
             if source in graph.restores:
                 self._restore_input(graph, source)
             value, ref = graph.values[source]
-            if ref is not None:
+            if handed is not None and handed[:2] == (graph.id, source) and not copies:
+                value = handed[2]
+            elif ref is not None:
                 if copies and all(arena != users_arena for arena, _, _ in blocks_of(ref)):
                     value = store.load_copy(ref)
                 else:
@@ -308,6 +321,14 @@ class ChunkRunner:
             keeps_inputs = bool(owners) and still_used(owners)
             graph.values[chunk] = (None, ref) if keeps_inputs else (result, None)
         else:
+            # Buffers of arrays and frames are read in place instead.
+            if (
+                not owners
+                and is_pickled(ref)
+                and len(blocks := blocks_of(ref)) == 1
+                and blocks[0][2] <= _MOST_HANDED
+            ):
+                self.handed = graph.id, chunk, result
             del result
             ref = self._store.finish(ref, inputs)
             graph.values[chunk] = (None, ref)

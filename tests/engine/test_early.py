@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
+import sys
 from typing import Any
 
 import pytest
 
+from dask_mars.engine import early
 from dask_mars.engine.early import TemplateProcess
 from dask_mars.engine.templates import Template
 from dask_mars.protocol.forking import is_supported
@@ -87,13 +90,34 @@ def test_there_is_none(scripts: Scripts, how: str, env: dict[str, str]) -> None:
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
+def test_workers_and_commands_begin_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+
+    def refuse(*_: Any, **__: Any) -> None:
+        begun.append(1)
+        raise OSError
+
+    monkeypatch.setattr(early, "begin", refuse)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(sys, "orig_argv", ["python", "program.py"])
+    early.begin_at_import()
+    assert len(begun) == 1
+    monkeypatch.setattr(sys.modules["__main__"], "is_dask_mars_worker", True, raising=False)
+    early.begin_at_import()
+    monkeypatch.undo()
+    monkeypatch.setattr(early, "begin", refuse)
+    monkeypatch.setattr(sys, "orig_argv", ["python", "/usr/bin/dask-mars-worker", "tcp://localhost:1"])
+    early.begin_at_import()
+    assert len(begun) == 1
+
+
 def test_engines_use_it_and_their_workers_have_none(scripts: Scripts) -> None:
     program = """
 (template,) = children()
 with dask_mars.Runtime(1) as runtime:
     print(runtime.get({"x": (lambda: (os.getppid(), len(psutil.Process().children())),)}, "x") == (os.getpid(), 0))
     from dask_mars.engine.templates import templates
-    print(templates.pid() == template, len(children()))
+    print(templates.pid() == template, len(psutil.Process().children(recursive=True)))
 print(children())
 """
     assert run(scripts, program) == ["True", "True", "2", "[]"]
@@ -167,4 +191,4 @@ def test_it_pauses_while_threads_compute(monkeypatch: pytest.MonkeyPatch) -> Non
         assert not template.is_loading(60.0)
         assert template.is_up()
         template.give_way(True)
-    assert process.sent == [signal.SIGSTOP, signal.SIGCONT, signal.SIGSTOP, signal.SIGCONT]
+    assert process.sent == [signal.SIGCONT, signal.SIGSTOP, signal.SIGCONT]

@@ -561,14 +561,14 @@ def rebuilt(path: str, payload: bytes) -> bytes:
 
 
 class Slow:
-    """Takes its time to be stored, and to be loaded."""
+    """Takes its time to be stored, and to be loaded; it is too large to be handed to the next task."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def __reduce__(self) -> Any:
         wait_for(f"{self.path}/stored")
-        return rebuilt, (self.path, bytes(1 << 17))
+        return rebuilt, (self.path, bytes(1 << 21))
 
 
 class SlowFunction:
@@ -590,7 +590,7 @@ def test_the_steps_of_an_operand_are_seen(patient: Runtime, tmp_path: Path) -> N
     for file in ("stored", "loaded"):
         (ready / file).touch()
     # The first of a class is loaded when it is stored, to see whether it can be.
-    assert patient.get({"c": (Slow, str(ready)), "x": (len, "c")}, "x") == 1 << 17
+    assert patient.get({"c": (Slow, str(ready)), "x": (len, "c")}, "x") == 1 << 21
     graph = {
         "p": (SlowFunction(path),),
         "c": (lambda _: wait_for(f"{path}/computed", Slow(path)), "p"),
@@ -615,7 +615,7 @@ def test_the_steps_of_an_operand_are_seen(patient: Runtime, tmp_path: Path) -> N
     finally:
         for file in ("prepared", "computed", "stored", "loaded"):
             (tmp_path / file).touch()
-        assert running.end() == 1 << 17
+        assert running.end() == 1 << 21
     (worker,) = patient.state()["workers"]
     assert (worker["running"], worker["step"]) == (None, None)
 
