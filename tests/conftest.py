@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -40,6 +40,18 @@ from dask_mars.protocol.locks import InterprocessLock
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 early.end()
+
+_update_defaults = dask.config.update_defaults
+
+
+def _update_other_defaults(new: Mapping[str, Any], *args: Any, **options: Any) -> None:
+    # Where dask_array is installed, Xarray imports it in the middle of a test, and from then on all arrays of the
+    # process would be rechunked in another way.
+    if "unify-chunks-policy" not in new.get("array", {}):
+        _update_defaults(new, *args, **options)
+
+
+dask.config.update_defaults = _update_other_defaults
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As in jobs that a shell has put into the background: the tests press Ctrl-C, and it must arrive.

@@ -39,7 +39,7 @@ PUBLIC = {
     "dask.tokenize": {"tokenize"},
     "dask.utils": None,
     "distributed": None,
-    "distributed.scheduler": {"TaskState"},
+    "distributed.scheduler": {"TaskState", "WorkerState"},
 }
 
 

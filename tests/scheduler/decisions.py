@@ -90,6 +90,8 @@ def _reason(graph: Graph, chunk: int, worker: int) -> str:
 
 def _criteria(policy: MarsPolicy, chunk: int) -> list[tuple[str, int]]:
     place = policy._places.get(chunk)
+    if not policy._depth:
+        return [("frees memory", 1), ("order", chunk)]
     depth, demand = policy._depth[chunk], policy._demand[chunk]
     if place is None:
         return [("frees memory", 1), ("demand", max(depth, demand)), ("order", chunk)]
