@@ -414,7 +414,9 @@ def test_agents_that_are_removed_begin_anew_and_those_that_are_retired_stay_away
 
         def has_successor(agent: Any) -> bool:
             known = find_agents(client)
-            return bool(known) and known[0].address != agent.address and agent not in cluster.workers.values()
+            # Agents register before the cluster has them among its workers.
+            has_other = bool(cluster.workers) and agent not in cluster.workers.values()
+            return bool(known) and known[0].address != agent.address and has_other
 
         # A restart ends what is being computed.
         (first,) = cluster.workers.values()

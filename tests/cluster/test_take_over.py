@@ -9,6 +9,7 @@ import warnings
 from types import SimpleNamespace
 from typing import Any
 
+import dask
 import dask.array as da
 import pytest
 from distributed import Client, LocalCluster, Status, Worker
@@ -41,6 +42,8 @@ def test_stock_workers_become_agents_and_stock_workers_again(monkeypatch, privat
     expected = y.compute(scheduler="sync")
     limit = 400 << 20
     with (
+        # Or the cluster closes the nanny of a killed worker, which is absent once more when it is given back.
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "5 minutes"}),
         LocalCluster(n_workers=2, memory_limit=limit, resources={"GPU": 1}, **LOCAL) as cluster,
         Client(cluster) as client,
     ):
