@@ -41,6 +41,8 @@ def test_stock_workers_become_agents_and_stock_workers_again(monkeypatch, privat
     y = (x - x.mean(axis=0)).T @ x
     expected = y.compute(scheduler="sync")
     limit = 400 << 20
+    # Other tests may share the default one.
+    monkeypatch.setattr(dask_mars.runtimes, "_default", dask_mars.runtimes._Default())
     with (
         # Or the cluster closes the nanny of a killed worker, which is absent once more when it is given back.
         dask.config.set({"distributed.deploy.lost-worker-timeout": "5 minutes"}),
@@ -55,10 +57,12 @@ def test_stock_workers_become_agents_and_stock_workers_again(monkeypatch, privat
         with pytest.raises(NoAgents, match=r"dask_mars\.take_over\(client\)"):
             dask_mars.get({"x": 1}, "x", client=client)
 
-        monkeypatch.setattr(module, "_VERSION", "dask_mars.not_installed:__version__")
-        with pytest.raises(CannotTakeOver, match=r"2 workers of 2 .*not_installed.*PipInstall.*UploadDirectory"):
-            dask_mars.take_over(client)
-        monkeypatch.undo()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "_VERSION", "dask_mars.not_installed:__version__")
+            with pytest.raises(
+                CannotTakeOver, match=r"2 workers of 2 .*not_installed.*PipInstall.*UploadDirectory"
+            ):
+                dask_mars.take_over(client)
         assert not agents(client)
 
         dask_mars.close()
