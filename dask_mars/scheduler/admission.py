@@ -87,14 +87,12 @@ class Admission:
         result_limit = self._parameters.result_limit
         if result_limit is not None and graph.estimates.expected_bytes(chunk) > result_limit:
             return False
-        if demand.is_first and graph.holders.get(graph.plan.operand_of[chunk]):
-            return False
-        return self.memory.admits(demand.required_bytes)
+        return not _is_being_measured(graph, chunk, demand) and self.memory.admits(demand.required_bytes)
 
-    def block(self, graph: Graph, chunk: int, required_bytes: int) -> None:
+    def block(self, graph: Graph, chunk: int, demand: Demand) -> None:
         """Record that a chunk waits for memory, unless another one does."""
-        if self.blocked is None:
-            self.blocked = Blocked(graph, chunk, required_bytes)
+        if self.blocked is None and not _is_being_measured(graph, chunk, demand):
+            self.blocked = Blocked(graph, chunk, demand.required_bytes)
 
     def reserve(self, graph: Graph, chunk: int, required_bytes: int, worker: int) -> None:
         """Reserve a chunk's bytes, without those that the store counts from now on."""
@@ -189,3 +187,8 @@ class Admission:
         missing = self.memory.missing_ahead_bytes()
         if missing and (chosen := self.memory.choose_to_spill(candidates, missing)):
             self._emit(Spill(chosen))
+
+
+def _is_being_measured(graph: Graph, chunk: int, demand: Demand) -> bool:
+    """Return whether a chunk waits until the first chunk of its operand has run: other memory does not help it."""
+    return demand.is_first and bool(graph.holders.get(graph.plan.operand_of[chunk]))

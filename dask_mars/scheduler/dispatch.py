@@ -237,7 +237,7 @@ class Dispatcher:
                 if not admission.has_room(graph, chunk, demand):
                     if follows or len(passed) > parameters.look_ahead:
                         break
-                    admission.block(graph, chunk, demand.required_bytes)
+                    admission.block(graph, chunk, demand)
                     passed.append((ready, heapq.heappop(ready)))
                     continue
                 if passed and queues.passes >= parameters.pass_limit:

@@ -26,10 +26,12 @@ from dask_mars.scheduler.events import (
     Spill,
     WorkerLost,
     WorkersRenewed,
+    WorkerStarted,
 )
-from tests.machines import LimitedMachine, plan, unknown
+from tests.machines import CheckedMachine, LimitedMachine, plan, unknown
 
 SLACK = 10
+MIB = 1 << 20
 
 
 class Driven(LimitedMachine):
@@ -250,3 +252,21 @@ def test_one_that_asks_again_for_what_it_has_is_answered():
     assert driven.grow(0, 0, 90) == [GrantQuota(0, 90 + SLACK)]
     driven.post(MemoryMeasured(50, 100, 100))
     assert driven.grow(0, 0, 90) == [GrantQuota(0, 90 + SLACK)]
+
+
+def test_nothing_is_spilled_for_a_chunk_that_waits_until_its_operand_is_measured():
+    limits = {"store_limit": 8 * MIB, "memory_limit": 224 * MIB, "quota_slack_bytes": 7 * MIB // 2}
+    machine = CheckedMachine(0, policy="mars", num_workers=2, **limits)
+    for worker in range(2):
+        machine.post(WorkerStarted(worker))
+    # Each even chunk has a mebibyte, which the next one reads.
+    inputs = [sources for chunk in range(0, 80, 2) for sources in ((), (chunk,))]
+    machine.submit(*inputs, operand_of=[0, 1] * 40)
+    for stored, (worker, chunk, peaks) in enumerate([(1, 2, {0: MIB}), (0, 0, {0: MIB}), (0, 8, {})], 1):
+        machine.post(MemoryMeasured(stored * MIB, 8 * MIB, 64 * MIB))
+        sizes = {chunk: MIB}
+        instructions = machine.post(ChunksFinished(worker, 1, [chunk], [0.001], sizes, sizes, peaks))
+        # Chunk 1 waits for chunk 3, which worker 1 has.
+        assert machine.states()[1] == "READY" or chunk == 2
+        assert not [found for found in instructions if isinstance(found, Spill)]
+    assert machine.machine.blocked is None
