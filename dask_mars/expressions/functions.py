@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence, Set
 from functools import cache, partial
-from typing import Any, Literal, NamedTuple, Protocol, TypeGuard
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import numpy as np
 
@@ -50,14 +50,13 @@ class Bound(NamedTuple):
     #: Positions of the arguments to pass.
     arguments: tuple[int, ...]
 
-    def compute(self, arguments: Sequence[Any], shape: tuple[int, ...], order: Literal["C", "F"] = "C") -> Any:
-        """Return the result; raise `Unsupported` if NumPy's dtype is another one."""
+    def compute(self, arguments: Sequence[Any], out: np.ndarray) -> Any:
+        """Return the result, in `out` if possible; raise `Unsupported` if NumPy's dtype is another one."""
         if not self.takes_out:
             result = self.call(*arguments)
             if result.dtype != self.dtype:
                 raise Unsupported
             return result
-        out = np.empty(shape, self.dtype, order)
         self.call(*arguments, out=out)
         return out
 

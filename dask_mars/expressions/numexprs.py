@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import platform
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache, lru_cache
 from threading import get_ident
 from typing import Any, Literal, NamedTuple
@@ -52,6 +52,10 @@ class _Call(NamedTuple):
     #: Slots that the expression reads, and the dtypes in which it reads them.
     reads: tuple[tuple[int, np.dtype[Any]], ...]
 
+    def sources(self, chain: Chain) -> Collection[int]:
+        """Return the slots that it reads."""
+        return chain.steps[self.slot][1] if self.expression is None else [slot for slot, _ in self.reads]
+
 
 class NumexprPlan:
     """A chain as calls of numexpr: each stores one result, and everything before it stays in blocks."""
@@ -83,6 +87,13 @@ class NumexprPlan:
             raise Unsupported
         for expression in expressions:
             _compile(*expression, get_ident())
+        kept = {*chain.written, *[reduced.source for reduced in chain.reductions]}
+        last = {source: at for at, call in enumerate(self._calls) for source in call.sources(chain)}
+        #: By call, the results that no later one reads.
+        self._dead: list[list[int]] = [[] for _ in self._calls]
+        for slot, at in last.items():
+            if slot in chain.steps and slot not in kept:
+                self._dead[at].append(slot)
 
     def run(
         self, values: list[Any], errors: Mapping[str, str], sources: Mapping[int, Any]
@@ -96,18 +107,25 @@ class NumexprPlan:
             return None
         mask = sum(bit for kind, bit in flags.items() if errors[kind] != "ignore")
         values = list(values)
-        for slot, expression, reads in self._calls:
+        # Later results are written over those that are read no more, as new pages cost more than computing.
+        spare: dict[np.dtype[Any], list[Any]] = {}
+        for (slot, expression, reads), dead in zip(self._calls, self._dead, strict=True):
             bound, arguments = chain.steps[slot]
+            arrays = spare.get(bound.dtype)
+            out = arrays.pop() if arrays else np.empty(chain.shape, bound.dtype, self._order)
             if expression is None:
-                values[slot] = bound.compute([values[at] for at in arguments], chain.shape, self._order)
-                continue
-            arrays = [np.asarray(values[at], dtype) for at, dtype in reads]
-            out = values[slot] = np.empty(chain.shape, bound.dtype, self._order)
-            compiled = _compile(*expression, get_ident())
-            library.feclearexcept(mask)
-            compiled(*arrays, out=out, order="K", casting="no", ex_uses_vml=False)
-            if library.fetestexcept(mask):
-                return None
+                values[slot] = bound.compute([values[at] for at in arguments], out)
+            else:
+                values[slot] = out
+                inputs = [np.asarray(values[at], dtype) for at, dtype in reads]
+                compiled = _compile(*expression, get_ident())
+                library.feclearexcept(mask)
+                compiled(*inputs, out=out, order="K", casting="no", ex_uses_vml=False)
+                if library.fetestexcept(mask):
+                    return None
+            for at in dead:
+                spare.setdefault(values[at].dtype, []).append(values[at])
+                values[at] = None
         totals = {
             slot: ufunc.reduce(values[source], axis=axes, dtype=dtype, keepdims=True)
             for slot, source, ufunc, dtype, axes, *_ in chain.reductions

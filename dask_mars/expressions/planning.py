@@ -229,7 +229,8 @@ class EvaluationPlan:
                 values[slot] = value.array()
         for slot in self.before:
             arguments = [values[source] for source in self.slots[slot]]
-            values[slot] = self.bound[slot].compute(arguments, self.shapes[slot])
+            bound = self.bound[slot]
+            values[slot] = bound.compute(arguments, np.empty(self.shapes[slot], bound.dtype))
         sources = {slot: inputs[slot].source() for slot in self.draws}
         done = self.kernel.run(values, errors, sources)
         if done is None:

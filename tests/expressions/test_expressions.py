@@ -406,6 +406,28 @@ def test_numexpr_computes_ordinary_programs(monkeypatch: pytest.MonkeyPatch) -> 
         assert not compiled_slots(rewritten)
 
 
+@pytest.mark.usefixtures("without_extension")
+def test_results_that_are_read_no_more_are_written_over() -> None:
+    sine, cosine = [(np.sin, (0,)), (operator.mul, (2, 2))], [(np.cos, (0,)), (operator.mul, (4, 4))]
+    more = [(np.exp, (6,)), (operator.sub, (7, 1)), (np.sqrt, (8,)), (operator.mul, (9, 1)), (np.exp, (10,))]
+    ends = [(np.exp, (11,)), (operator.add, (12, 10)), (operator.mul, (13, 0))]
+    chain = program(2, *sine, *cosine, (operator.add, (3, 5)), *more, *ends)
+    rewritten = with_expressions(chain)
+    x = np.random.default_rng(0).random(50_000)
+    same(rewritten.run([x, 0.5], ()), chain.run([x, 0.5], ()))
+    tracemalloc.start()
+    try:
+        same(rewritten.run([x, 0.5], ()), chain.run([x, 0.5], ()))
+        tracemalloc.reset_peak()
+        rewritten.run([x, 0.5], ())
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # Twelve results are stored in turn.
+    assert peak < 4.5 * x.nbytes
+    assert [plan.failures for plan in plans_of(rewritten)] == [0]
+
+
 def test_threads_share_a_plan(evaluator: type) -> None:
     chain = program(2, (operator.mul, (0, 1)), (operator.add, (2, 0)), (operator.sub, (3, 1)))
     rewritten = with_expressions(chain)
