@@ -107,7 +107,7 @@ class NumexprPlan:
             return None
         mask = sum(bit for kind, bit in flags.items() if errors[kind] != "ignore")
         values = list(values)
-        # Later results are written over those that are read no more, as new pages cost more than computing.
+        # Later results are written over those that no later call reads, as new pages cost more than computing.
         spare: dict[np.dtype[Any], list[Any]] = {}
         for (slot, expression, reads), dead in zip(self._calls, self._dead, strict=True):
             bound, arguments = chain.steps[slot]

@@ -407,7 +407,7 @@ def test_numexpr_computes_ordinary_programs(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("without_extension")
-def test_results_that_are_read_no_more_are_written_over() -> None:
+def test_results_that_no_later_call_reads_are_written_over() -> None:
     sine, cosine = [(np.sin, (0,)), (operator.mul, (2, 2))], [(np.cos, (0,)), (operator.mul, (4, 4))]
     more = [(np.exp, (6,)), (operator.sub, (7, 1)), (np.sqrt, (8,)), (operator.mul, (9, 1)), (np.exp, (10,))]
     ends = [(np.exp, (11,)), (operator.add, (12, 10)), (operator.mul, (13, 0))]
