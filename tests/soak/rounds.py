@@ -191,7 +191,7 @@ def soak_round(seed: int, tally: Tally, limit_s: float, until_s: float) -> None:
         finally:
             runtime.close()
         tally.replayed += _replayed(folder, what)
-        left = [str(path) for path in folder.rglob("*") if path.is_file() and path.name != "a-file"]
+        left = [str(path) for path in folder.rglob("*") if path.is_file()]
         if left:
             raise Failure(f"files are left: {left}; {what}")
     del engine, runtime

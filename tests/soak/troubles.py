@@ -95,9 +95,9 @@ def full_disk(room_bytes: int) -> Iterator[None]:
 
 def no_directory(folder: Path) -> Path:
     """Return a directory to spill into that cannot be made."""
-    file = folder / "a-file"
-    file.touch()
-    return file / "spilled"
+    loop = folder / "loop"
+    loop.symlink_to(loop)
+    return loop / "spilled"
 
 
 @contextlib.contextmanager
