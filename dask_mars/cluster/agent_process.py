@@ -60,6 +60,8 @@ class StartAgents(NannyPlugin):  # type: ignore[misc]
 
     async def setup(self, nanny: Nanny) -> None:
         """Restart the worker of a nanny as an agent, unless its class is not the stock one."""
+        if nanny.Worker is start_agent:
+            return
         if nanny.Worker is not Worker:
             logger.warning("%s has workers of its own class, %r, which stay", nanny.address, nanny.Worker)
             return

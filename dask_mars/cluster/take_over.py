@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 #: Longest wait for workers that restart, in seconds.
 _RESTART_S = 300.0
 _VERSION = "dask_mars.version:__version__"
+#: Names of schedulers: of the current client, as it sets it itself, and of ours.
+_CLIENTS, _OURS = "dask.distributed", "mars"
 
 
 class TakenCluster:
@@ -43,6 +45,10 @@ class TakenCluster:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._is_taken = True
+        #: Whether `x.compute()` goes our way since the call. A client resets this setting when it closes.
+        self._is_default = dask.config.get("scheduler", None) == _CLIENTS
+        if self._is_default:
+            dask.config.set(scheduler=_OURS)
 
     def give_back(self) -> None:
         """Restart the agents as stock workers again, and wait for them.
@@ -53,6 +59,8 @@ class TakenCluster:
         if not self._is_taken or client.status != "running":
             return
         self._is_taken = False
+        if self._is_default and dask.config.get("scheduler", None) == _OURS:
+            dask.config.set(scheduler=_CLIENTS)
         _warn_of_results(client, workers_of(client), is_agent=True)
         # The scheduler has no such plugin any more if another client has given the cluster back.
         with contextlib.suppress(ValueError), _patient_managers():
@@ -73,7 +81,9 @@ def take_over(client: Client) -> TakenCluster:
 
     The nannies restart their workers, with the same names, processes, resources, certificates and lifetimes;
     workers that start later become agents too. Computations by ``dask_mars.get`` then run on the cluster, until
-    it ends or is given back.
+    it ends or is given back. If ``client`` is the default one, ``x.compute()`` and ``x.persist()`` do as well:
+    the call sets ``scheduler="mars"`` where the client has set ``"dask.distributed"``. On a cluster of agents it
+    does that alone.
 
     Parameters
     ----------
@@ -99,7 +109,7 @@ def take_over(client: Client) -> TakenCluster:
     >>> from distributed import Client, LocalCluster
     >>> with LocalCluster(n_workers=2) as cluster, Client(cluster) as client:  # doctest: +SKIP
     ...     with dask_mars.take_over(client):
-    ...         int(da.arange(10, chunks=5).sum().compute(scheduler=dask_mars.get))
+    ...         int(da.arange(10, chunks=5).sum().compute())
     45
     """
     if not isinstance(client, Client):

@@ -74,7 +74,9 @@ def test_stock_workers_become_agents_and_stock_workers_again(monkeypatch, privat
         assert all((told["nthreads"], told["resources"]) == (1, {"GPU": 1}) for told in workers(client))
         assert {told["metrics"]["mars_memory_limit_bytes"] for told in workers(client)} == {limit}
         assert isinstance(dask_mars.runtime(), ClusterRuntime)
-        assert (y.compute(scheduler=dask_mars.get) == expected).all()
+        # Our subtasks have other keys than Dask's tasks.
+        assert (y.compute() == expected).all()
+        assert dask.config.get("scheduler") == "mars"
 
         # Ctrl-C in a terminal reaches all processes.
         assert set(client.run(signal.getsignal, signal.SIGINT).values()) == {signal.SIG_IGN}
@@ -86,10 +88,38 @@ def test_stock_workers_become_agents_and_stock_workers_again(monkeypatch, privat
         assert (y.compute(scheduler=dask_mars.get) == expected).all()
 
         taken.give_back()
+        assert dask.config.get("scheduler") == "dask.distributed"
         assert not agents(client)
         assert eventually(lambda: [told["memory_limit"] for told in workers(client)] == [limit] * 3)
         assert (y.compute() == expected).all()
         taken.give_back()
+
+
+def test_agents_compute_what_names_no_scheduler(cluster, monkeypatch):
+    x = da.arange(10, chunks=5) + 1
+
+    def refuse(*arguments: Any, sync: bool = True, **options: Any) -> Any:
+        assert not sync, "computed by Dask's own scheduling"
+        return Client.get(client, *arguments, sync=sync, **options)
+
+    with dask.config.set(scheduler="threads"):
+        with Client(cluster) as client:
+            monkeypatch.setattr(client, "get", refuse)
+            monkeypatch.setattr(client, "persist", refuse)
+            with pytest.raises(AssertionError):
+                x.compute()
+            with dask_mars.take_over(client) as taken:
+                assert x.sum().compute() == 55
+                kept = x.persist()
+                assert kept.sum().compute() == 55
+                with dask.config.set(scheduler="sync"):
+                    taken.give_back()
+                    assert dask.config.get("scheduler") == "sync"
+            dask_mars.take_over(client)
+        # The client has reset it.
+        assert dask.config.get("scheduler") == "threads"
+        with Client(cluster, set_as_default=False) as client, dask_mars.take_over(client):
+            assert dask.config.get("scheduler") == "threads"
 
 
 def test_workers_without_nannies_stay_stock():
