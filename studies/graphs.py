@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,8 @@ from dask.order import order
 from dask.utils import parse_bytes
 
 from benchmarks.arrays import COLLECTIONS
-from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes, flatten
+from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes
+from dask_mars.observe import graphs
 from dask_mars.optimize.prepare import prepare
 from dask_mars.scheduler.events import GraphPlan
 from dask_mars.scheduler.simulate import Simulation, simulate
@@ -31,10 +31,6 @@ VIEW_SHARE = 64
 Handed = tuple[Any, list[Any]]
 
 
-class _Captured(BaseException):
-    """Ends a computation where a scheduler would begin."""
-
-
 def handed_over(*collections: Any) -> Handed:
     """Return what Dask hands a scheduler for collections.
 
@@ -43,15 +39,7 @@ def handed_over(*collections: Any) -> Handed:
     *collections
         Dask collections, computed together.
     """
-    found: list[Handed] = []
-
-    def capture(dsk: Any, keys: Any, **_: Any) -> Any:
-        found.append((dsk, flatten(keys)))
-        raise _Captured
-
-    with contextlib.suppress(_Captured):
-        _dask.compute(*collections, scheduler=capture)
-    return found[0]
+    return graphs.handed_over(collections, traverse=True, optimize_graph=True)
 
 
 def scaled_workload(name: str, scale: float, growth: float = 1.0) -> Any:
