@@ -14,6 +14,7 @@ from dask_mars.scheduler.events import (
     FailGraph,
     FinishGraph,
     ForgetGraph,
+    ForgetObjects,
     Free,
     GrantReservation,
     GraphPlan,
@@ -51,12 +52,14 @@ class Host:
         self.dispatched: dict[int, list[tuple[int, int]]] = {CLIENT: []}
         self.plans: dict[int, GraphPlan] = {}
         self.stored: dict[tuple[int, int], int] = {}
+        #: Bytes of each result, wherever it is; those of the user's process are not in the store.
+        self.bytes_of: dict[tuple[int, int], int] = {}
         self.on_disk: set[tuple[int, int]] = set()
         self.writing: list[tuple[int, int]] = []
         #: What has a file, wherever it is read.
         self.written: set[tuple[int, int]] = set()
-        #: By graph, which worker is to put which chunk back into the store.
-        self.loads: dict[int, dict[int, int]] = {}
+        #: Which worker is to put which object back into the store.
+        self.loads: dict[tuple[int, int], int] = {}
         #: What was copied from the user's process, whenever it was.
         self.copied: list[tuple[int, int]] = []
         self.done_in_client: list[int] = []
@@ -66,6 +69,8 @@ class Host:
         self.finished: set[int] = set()
         self.taken: set[int] = set()
         self.persisted: set[tuple[int, int]] = set()
+        #: Those of them that the user has dropped.
+        self.released: set[tuple[int, int]] = set()
         self.granted: list[int] = []
         self.failed: dict[int, int] = {}
         self.refused: dict[int, Refuse] = {}
@@ -100,6 +105,7 @@ class Host:
                 else:
                     self.carry_out(instruction)
             self.machine.validate()
+            self.forget({id for id in self.released if self.machine._objects.get(id) is None})
             self.peak_bytes = max(self.peak_bytes, self.stored_bytes)
             if self.machine.blocked and self.stored_bytes < before:
                 events.append(TimePassed())
@@ -109,24 +115,19 @@ class Host:
         match instruction:
             case Run(worker, _, chunks, loads):
                 for source in loads:
-                    assert (graph, source) in self.on_disk
-                    assert source not in self.loads.get(graph, {})
+                    assert self.id_of(graph, source) in self.on_disk - self.loads.keys()
                     assert any(source in self.plans[graph].inputs[chunk] for chunk in chunks)
-                    self.loads.setdefault(graph, {})[source] = worker
+                    self.loads[self.id_of(graph, source)] = worker
                 for chunk in chunks:
                     for source in self.plans[graph].inputs[chunk]:
                         if worker != CLIENT:
                             self.copy(graph, source)
-                        value = self.plans[graph].operand_of[source] < 0
                         ahead = worker != CLIENT and (graph, source) in self.dispatched[worker]
-                        assert value or ahead or self.is_there(graph, source)
+                        assert ahead or self.is_there(graph, source)
                     self.dispatched[worker].append((graph, chunk))
                     self.started.append(chunk)
             case Free(_, chunks):
-                for chunk in chunks:
-                    self.stored.pop((graph, chunk), None)
-                    self.on_disk.discard((graph, chunk))
-                    self.written.discard((graph, chunk))
+                self.forget({(graph, chunk) for chunk in chunks})
             case Spill(objects):
                 assert self.stored.keys() >= set(objects)
                 assert not set(objects) & set(self.writing)
@@ -136,7 +137,8 @@ class Host:
                 assert id not in self.pinned()
                 del self.stored[id]
             case UseSpilled(id, places):
-                assert places == ([] if id in self.persisted else [id])
+                assert {self.id_of(*place) for place in places} <= {id}
+                assert (id in places) == (id not in self.persisted)
                 assert id in self.written
                 assert id not in self.pinned()
                 del self.stored[id]
@@ -154,11 +156,21 @@ class Host:
             case FailGraph(_, chunk, _):
                 self.failed[graph] = chunk
             case ForgetGraph():
-                for place in (self.stored, self.on_disk, self.written):
-                    for key in [key for key in place if key[0] == graph and key not in self.persisted]:
-                        place.pop(key) if isinstance(place, dict) else place.remove(key)
+                everywhere = self.stored.keys() | self.on_disk | self.written
+                self.forget({id for id in everywhere if id[0] == graph} - self.persisted)
+            case ForgetObjects(objects):
+                self.released.update(objects)
             case Interrupt():
                 pass
+
+    def forget(self, ids: set[tuple[int, int]]) -> None:
+        for id in ids:
+            self.stored.pop(id, None)
+        self.on_disk -= ids
+        self.written -= ids
+
+    def id_of(self, graph: int, chunk: int) -> tuple[int, int]:
+        return self.plans[graph].objects.get(chunk, (graph, chunk))
 
     def is_copy(self, id: tuple[int, int]) -> bool:
         return id[1] in self.plans[id[0]].copied_bytes
@@ -171,13 +183,14 @@ class Host:
             self.copied.append(id)
 
     def is_there(self, graph: int, chunk: int) -> bool:
-        return (graph, chunk) in self.stored or (graph, chunk) in self.on_disk
+        id = self.id_of(graph, chunk)
+        is_value = self.plans[graph].operand_of[chunk] < 0 and id == (graph, chunk)
+        return is_value or id in self.stored or id in self.on_disk
 
     def work(self, worker: int) -> None:
         """Let a worker do what it has been given first, or give it back if an input is missing."""
         graph, chunk = self.dispatched[worker][0]
-        graph_plan = self.plans[graph]
-        if all(graph_plan.operand_of[at] < 0 or self.is_there(graph, at) for at in graph_plan.inputs[chunk]):
+        if all(self.is_there(graph, source) for source in self.plans[graph].inputs[chunk]):
             self.finish(worker, graph, [chunk])
         else:
             self.dispatched[worker].pop(0)
@@ -186,7 +199,7 @@ class Host:
     def pinned(self) -> set[tuple[int, int]]:
         """Return what workers, and the client, are reading."""
         inputs = {
-            (graph, source)
+            self.id_of(graph, source)
             for places in self.dispatched.values()
             for graph, chunk in places
             for source in self.plans[graph].inputs[chunk]
@@ -203,13 +216,13 @@ class Host:
             if worker == CLIENT:
                 self.done_in_client.append(chunk)
             self.dispatched[worker].remove((graph, chunk))
-            size = self.sizes[chunk]
-            if size and worker != CLIENT and chunk in self.overflowing:
+            size = self.bytes_of[graph, chunk] = 0 if worker == CLIENT else self.sizes[chunk]
+            if size and chunk in self.overflowing:
                 sizes[chunk] = size
                 on_disk.append(chunk)
                 self.on_disk.add((graph, chunk))
                 self.written.add((graph, chunk))
-            elif size and worker != CLIENT:
+            elif size:
                 sizes[chunk] = self.stored[graph, chunk] = size
             else:
                 self.stored[graph, chunk] = 0
@@ -218,21 +231,19 @@ class Host:
 
     def load(self, worker: int, graph: int, chunks: Iterable[int]) -> None:
         """Put back into the store what a worker needs for chunks and was told to load."""
-        loads = self.loads.get(graph, {})
         for source in {source for chunk in chunks for source in self.plans[graph].inputs[chunk]}:
-            if loads.get(source) == worker and (graph, source) in self.on_disk:
-                del loads[source]
-                self.on_disk.remove((graph, source))
-                self.stored[graph, source] = self.sizes[source]
-                self.ever_loaded.append((graph, source))
+            id = self.id_of(graph, source)
+            if self.loads.get(id) == worker and id in self.on_disk:
+                del self.loads[id]
+                self.on_disk.remove(id)
+                self.stored[id] = self.bytes_of[id]
+                self.ever_loaded.append(id)
                 self.post(ChunksRestored(worker, graph, [source]))
 
     def lose(self, worker: int) -> None:
         """Let a worker die and start again."""
         self.dispatched.pop(worker)
-        for loads in self.loads.values():
-            for source in [source for source, loader in loads.items() if loader == worker]:
-                del loads[source]
+        self.loads = {id: loader for id, loader in self.loads.items() if loader != worker}
         self.post(WorkerLost(worker, None))
         self.start(worker)
 
@@ -252,7 +263,7 @@ class Host:
         id = self.writing.pop(0)
         if written and id in self.stored:
             self.written.add(id)
-        size_bytes = self.plans[id[0]].copied_bytes.get(id[1], self.sizes[id[1]])
+        size_bytes = self.plans[id[0]].copied_bytes[id[1]] if self.is_copy(id) else self.bytes_of[id]
         self.post(ObjectSpilled(id, size_bytes, written))
 
     def step(self) -> bool:

@@ -21,16 +21,22 @@ CHUNKS = 12
 
 
 @st.composite
-def plans(draw: st.DrawFn, sizes: list[int]) -> GraphPlan:
-    count = draw(st.integers(1, CHUNKS))
+def plans(draw: st.DrawFn, sizes: list[int], persisted: list[tuple[int, int]]) -> GraphPlan:
+    read = draw(st.lists(st.sampled_from(persisted), max_size=2, unique=True)) if persisted else []
+    first = len(read)
+    count = draw(st.integers(first + 1, CHUNKS))
+    some = st.sets(st.integers(first, count - 1), max_size=3)
     inputs = [
-        tuple(draw(st.lists(st.integers(max(0, chunk - 12), chunk - 1), max_size=3))) if chunk else ()
+        tuple(draw(st.lists(st.integers(0, chunk - 1), max_size=3))) if chunk > max(first - 1, 0) else ()
         for chunk in range(count)
     ]
+    # All that is persisted is read.
+    inputs[-1] += tuple(set(range(first)).difference(*inputs))
     operand_of = [draw(st.integers(0, 3)) for _ in range(count)]
-    graph_plan = plan(*inputs, operand_of=operand_of)
-    graph_plan.outputs = sorted({*graph_plan.outputs, *draw(st.sets(st.integers(0, count - 1), max_size=3))})
-    graph_plan.in_client = frozenset(draw(st.sets(st.integers(0, count - 1), max_size=2)))
+    graph_plan = plan(*inputs, operand_of=operand_of, data=range(first), objects=dict(enumerate(read)))
+    graph_plan.outputs = sorted({*graph_plan.outputs, *draw(some)}.difference(range(first)))
+    graph_plan.in_client = frozenset(draw(some))
+    graph_plan.resources = dict.fromkeys(draw(some) - graph_plan.in_client, (("GPU", 1.0),))
     graph_plan.worker_limit = draw(st.sampled_from([None, None, 1]))
     graph_plan.default_retries = 3
     if draw(st.booleans()):
@@ -45,9 +51,10 @@ class Ledger(RuleBasedStateMachine):
         sizes=st.lists(st.sampled_from([0, 10, 40, 90]), min_size=CHUNKS, max_size=CHUNKS),
         limit=st.sampled_from([50, 100, 200]),
         workers=st.integers(1, 3),
+        policy=st.sampled_from(["memory", "mars"]),
     )
-    def begin(self, sizes: list[int], limit: int, workers: int) -> None:
-        self.host = Host(sizes, limit, workers=workers)
+    def begin(self, sizes: list[int], limit: int, workers: int, policy: str) -> None:
+        self.host = Host(sizes, limit, workers=workers, policy=policy, resources={"GPU": 1.0})
         self.cancelled: set[int] = set()
 
     @property
@@ -62,10 +69,14 @@ class Ledger(RuleBasedStateMachine):
     def finished(self) -> list[int]:
         return [graph for graph in self.living if graph in self.host.finished - self.host.taken]
 
+    @property
+    def kept(self) -> list[tuple[int, int]]:
+        return sorted(self.host.persisted - self.host.released)
+
     @precondition(lambda self: len(self.host.machine.graphs) < 3)
     @rule(data=st.data())
     def submit(self, data: st.DataObject) -> None:
-        self.host.submit(data.draw(plans(self.host.sizes)), len(self.host.plans) + 1)
+        self.host.submit(data.draw(plans(self.host.sizes, self.kept)), len(self.host.plans) + 1)
 
     @precondition(lambda self: self.busy)
     @rule(data=st.data(), steps=st.integers(1, 8))
@@ -109,6 +120,11 @@ class Ledger(RuleBasedStateMachine):
         graph = data.draw(st.sampled_from(self.finished))
         (self.host.persist_results if persists else self.host.take_results)(graph)
 
+    @precondition(lambda self: self.kept)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        self.host.post(ObjectsReleased([data.draw(st.sampled_from(self.kept))]))
+
     @precondition(lambda self: self.living)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
@@ -136,17 +152,24 @@ class Ledger(RuleBasedStateMachine):
             # References equal readers and the user's own.
             readers = {reader.id for reader, _ in found.readers}
             assert readers <= graphs.keys()
-            assert found.is_persisted == (id in host.persisted)
+            assert found.is_persisted == (id in host.persisted - host.released)
             assert found.is_pinned == (id in host.pinned())
             # What workers were told to put back, and no more.
-            assert found.restoring_worker == host.loads.get(id[0], {}).get(id[1])
+            assert found.restoring_worker == host.loads.get(id)
         assert {id for id in stored | host.on_disk if id[0] in graphs} <= objects.keys()
         memory = machine.memory
+        taking = [
+            chunk
+            for places in host.dispatched.values()
+            for graph, chunk in places
+            if chunk in host.plans[graph].resources
+        ]
+        assert machine._dispatcher.free_resources == {"GPU": 1.0 - len(taking)}
         dispatched = {place for worker, places in host.dispatched.items() if worker != CLIENT for place in places}
         assert memory._reserved.keys() <= dispatched
         assert memory.reserved_bytes == sum(memory._reserved.values()) == sum(memory.reserved_by_worker.values())
         assert memory.raised_bytes == sum(memory._raised.values()) == sum(memory.raised_by_worker.values())
-        assert memory.spilling_bytes == sum(host.sizes[chunk] for _, chunk in host.writing)
+        assert memory.spilling_bytes == sum(host.bytes_of[id] for id in host.writing)
 
     def teardown(self) -> None:
         if not hasattr(self, "host"):

@@ -462,27 +462,3 @@ class RandomWorldOfOffers(RandomWorld):
 TestRandomWorld = RandomWorld.TestCase
 TestRandomWorldOfOffers = RandomWorldOfOffers.TestCase
 TestRandomWorld.settings = TestRandomWorldOfOffers.settings = settings(stateful_step_count=40, max_examples=12)
-
-
-def test_world_objects_to_work_whose_inputs_are_not_there():
-    world = World()
-    world.submit(GraphPlan(inputs=[(), (0,)], outputs=[1], operand_of=[0, 0]))
-    world.dispatched[0] = []
-    with pytest.raises(AssertionError):
-        world.run(0, 1, [1])
-
-
-def test_world_objects_to_freed_outputs():
-    world = World()
-    world.submit(GraphPlan(inputs=[()], outputs=[0], operand_of=[-1]))
-    with pytest.raises(AssertionError):
-        world.free(1, [0])
-
-
-def test_world_objects_to_a_failure_that_nobody_hears_of():
-    world = World()
-    world.start(0)
-    world.submit(GraphPlan(inputs=[()], outputs=[0], operand_of=[0]))
-    world.may_fail = (1, 0, True)
-    with pytest.raises(AssertionError, match="not reported"):
-        world.finish(0, 1, [0], [1.0])
