@@ -17,12 +17,15 @@ from dask_mars.scheduler.events import (
     ForgetObjects,
     Free,
     GrantReservation,
+    GraphCancelled,
     GraphPlan,
     GraphSubmitted,
+    Instruction,
     Interrupt,
     MemoryMeasured,
     ObjectSpilled,
     ReadAhead,
+    RecallQueued,
     Refuse,
     RenewWorkers,
     ResultsPersisted,
@@ -32,6 +35,7 @@ from dask_mars.scheduler.events import (
     TimePassed,
     UseSpilled,
     WorkerLost,
+    WorkerRetired,
     WorkersRenewed,
     WorkerStarted,
 )
@@ -48,7 +52,9 @@ class Host:
         #: Bytes of each chunk's result.
         self.sizes = sizes
         self.limit = limit
-        self.machine = Machine(Parameters(store_limit=limit, memory_limit=hard_limit, window_s=0.01, **parameters))
+        self.parameters = Parameters(store_limit=limit, memory_limit=hard_limit, window_s=0.01, **parameters)
+        # Both get all events, and have to give the same instructions.
+        self.machine, self.twin = Machine(self.parameters), Machine(self.parameters)
         self.dispatched: dict[int, list[tuple[int, int]]] = {CLIENT: []}
         self.plans: dict[int, GraphPlan] = {}
         self.stored: dict[tuple[int, int], int] = {}
@@ -66,13 +72,22 @@ class Host:
         self.ever_loaded: list[tuple[int, int]] = []
         self.announced: list[tuple[int, int]] = []
         self.ever_spilled: list[tuple[int, int]] = []
+        #: Chunks that only the user's process can run, and the time before which one is not to run again.
+        self.for_client: dict[int, set[int]] = {}
+        self.not_before_s: dict[tuple[int, int], float] = {}
+        self.computed: set[tuple[int, int]] = set()
         self.finished: set[int] = set()
         self.taken: set[int] = set()
+        self.cancelled: set[int] = set()
+        #: By graph, what runs in the client while nothing else of it can.
+        self.alone: dict[int, set[tuple[int, int]]] = {}
+        self.forgotten: set[int] = set()
         self.persisted: set[tuple[int, int]] = set()
         #: Those of them that the user has dropped.
         self.released: set[tuple[int, int]] = set()
         self.granted: list[int] = []
         self.failed: dict[int, int] = {}
+        self.failed_by_loss: set[int] = set()
         self.refused: dict[int, Refuse] = {}
         self.started: list[int] = []
         self.peak_bytes = 0
@@ -92,14 +107,17 @@ class Host:
 
     def submit(self, graph_plan: GraphPlan, graph: int = 1) -> None:
         self.plans[graph] = graph_plan
+        self.for_client[graph] = set(graph_plan.in_client)
         self.post(GraphSubmitted(graph, graph_plan))
 
     def post(self, event: Event) -> None:
         events = [event]
         while events:
-            before = self.stored_bytes
-            assert self.machine.handle(MemoryMeasured(before, self.limit), self.now_s) == []
-            for instruction in self.machine.handle(events.pop(0), self.now_s):
+            before, event = self.stored_bytes, events.pop(0)
+            if type(event) is GraphCancelled:
+                self.cancelled.add(event.graph)
+            assert self.handle(MemoryMeasured(before, self.limit)) == []
+            for instruction in self.handle(event):
                 if type(instruction) is RenewWorkers:
                     events.append(WorkersRenewed())
                 else:
@@ -109,6 +127,16 @@ class Host:
             self.peak_bytes = max(self.peak_bytes, self.stored_bytes)
             if self.machine.blocked and self.stored_bytes < before:
                 events.append(TimePassed())
+            for worker, places in self.dispatched.items():
+                assert worker == CLIENT or self.machine.dispatched_to(worker) == places
+
+    def handle(self, event: Event) -> list[Instruction]:
+        instructions = self.machine.handle(event, self.now_s)
+        assert self.twin.handle(event, self.now_s) == instructions
+        return instructions
+
+    def is_over(self, graph: int) -> bool:
+        return graph in self.cancelled or graph in self.taken or graph in self.failed
 
     def carry_out(self, instruction: Any) -> None:
         graph = getattr(instruction, "graph", None)
@@ -118,16 +146,13 @@ class Host:
                     assert self.id_of(graph, source) in self.on_disk - self.loads.keys()
                     assert any(source in self.plans[graph].inputs[chunk] for chunk in chunks)
                     self.loads[self.id_of(graph, source)] = worker
-                for chunk in chunks:
-                    for source in self.plans[graph].inputs[chunk]:
-                        if worker != CLIENT:
-                            self.copy(graph, source)
-                        ahead = worker != CLIENT and (graph, source) in self.dispatched[worker]
-                        assert ahead or self.is_there(graph, source)
-                    self.dispatched[worker].append((graph, chunk))
-                    self.started.append(chunk)
+                self.dispatch(worker, graph, chunks, instruction.is_alone)
+            case RecallQueued(worker):
+                # Whether it does is left to chance, as it is when code does not return to the interpreter.
+                assert len(self.dispatched[worker]) > 1
+                assert any(not places for other, places in self.dispatched.items() if other != CLIENT)
             case Free(_, chunks):
-                self.forget({(graph, chunk) for chunk in chunks})
+                self.free(graph, chunks)
             case Spill(objects):
                 assert self.stored.keys() >= set(objects)
                 assert not set(objects) & set(self.writing)
@@ -150,18 +175,64 @@ class Host:
             case GrantReservation(reservation_id):
                 self.granted.append(reservation_id)
             case FinishGraph():
+                assert graph not in self.finished
+                assert not self.is_over(graph)
+                assert all(self.is_there(graph, chunk) for chunk in self.plans[graph].outputs)
                 self.finished.add(graph)
             case Refuse(_, chunk, _, _):
                 self.refused[graph] = instruction
-            case FailGraph(_, chunk, _):
+            case FailGraph(_, chunk, worker_lost):
+                assert graph not in self.finished
+                assert not self.is_over(graph)
                 self.failed[graph] = chunk
+                if worker_lost:
+                    self.failed_by_loss.add(graph)
             case ForgetGraph():
+                assert self.is_over(graph)
+                assert graph not in {at for places in self.dispatched.values() for at, _ in places}
+                self.forgotten.add(graph)
                 everywhere = self.stored.keys() | self.on_disk | self.written
                 self.forget({id for id in everywhere if id[0] == graph} - self.persisted)
             case ForgetObjects(objects):
                 self.released.update(objects)
-            case Interrupt():
-                pass
+            case Interrupt(worker, _, force):
+                assert graph in [at for at, _ in self.dispatched[worker]]
+                assert force == (graph in self.cancelled)
+
+    def dispatch(self, worker: int, graph: int, chunks: list[int], is_alone: bool) -> None:
+        graph_plan = self.plans[graph]
+        dispatched = {place for places in self.dispatched.values() for place in places}
+        assert chunks
+        assert not self.is_over(graph)
+        assert not self.alone.get(graph, set()) & dispatched
+        assert not (is_alone and graph in {at for at, _ in dispatched})
+        if is_alone:
+            self.alone[graph] = {(graph, chunk) for chunk in chunks}
+        if worker != CLIENT:
+            assert len(chunks) <= self.parameters.batch_limit
+            assert graph_plan.worker_limit is None or worker < graph_plan.worker_limit
+        for chunk in chunks:
+            id = graph, chunk
+            assert id not in dispatched | self.computed
+            assert (worker == CLIENT) == (chunk in self.for_client[graph])
+            assert self.not_before_s.get(id, 0.0) <= self.now_s
+            for source in graph_plan.inputs[chunk]:
+                if worker != CLIENT:
+                    self.copy(graph, source)
+                ahead = worker != CLIENT and (graph, source) in self.dispatched[worker]
+                assert ahead or self.is_there(graph, source)
+            self.dispatched[worker].append(id)
+            self.started.append(chunk)
+
+    def free(self, graph: int, chunks: list[int]) -> None:
+        graph_plan = self.plans[graph]
+        for chunk in chunks:
+            assert self.is_there(graph, chunk)
+            if not self.is_over(graph):
+                assert chunk not in graph_plan.outputs
+                readers = {(graph, reader) for reader, inputs in enumerate(graph_plan.inputs) if chunk in inputs}
+                assert readers <= self.computed
+        self.forget({(graph, chunk) for chunk in chunks})
 
     def forget(self, ids: set[tuple[int, int]]) -> None:
         for id in ids:
@@ -187,10 +258,25 @@ class Host:
         is_value = self.plans[graph].operand_of[chunk] < 0 and id == (graph, chunk)
         return is_value or id in self.stored or id in self.on_disk
 
+    def is_complete(self, graph: int, chunk: int, computed: Collection[int] = ()) -> bool:
+        """Return whether the inputs of a chunk are there, for a worker that has computed some itself."""
+        return all(
+            source in computed or self.is_there(graph, source) for source in self.plans[graph].inputs[chunk]
+        )
+
+    def doable(self, worker: int, graph: int, chosen: Collection[int] | None = None) -> list[int]:
+        """Return what a worker comes to of its chunks, or of some, if they succeed one after the other."""
+        found: list[int] = []
+        for at, chunk in self.dispatched[worker]:
+            is_chosen = at == graph and (chosen is None or chunk in chosen)
+            if is_chosen and self.is_complete(graph, chunk, () if worker == CLIENT else found):
+                found.append(chunk)
+        return found
+
     def work(self, worker: int) -> None:
         """Let a worker do what it has been given first, or give it back if an input is missing."""
         graph, chunk = self.dispatched[worker][0]
-        if all(self.is_there(graph, source) for source in self.plans[graph].inputs[chunk]):
+        if self.is_complete(graph, chunk):
             self.finish(worker, graph, [chunk])
         else:
             self.dispatched[worker].pop(0)
@@ -205,7 +291,9 @@ class Host:
             for source in self.plans[graph].inputs[chunk]
         }
         return inputs | {
-            (graph, chunk) for graph in self.finished - self.taken for chunk in self.plans[graph].outputs
+            self.id_of(graph, chunk)
+            for graph in self.finished - self.taken - self.cancelled
+            for chunk in self.plans[graph].outputs
         }
 
     def finish(self, worker: int, graph: int, chunks: Iterable[int], seconds: float = 1e-4) -> None:
@@ -216,6 +304,7 @@ class Host:
             if worker == CLIENT:
                 self.done_in_client.append(chunk)
             self.dispatched[worker].remove((graph, chunk))
+            self.computed.add((graph, chunk))
             size = self.bytes_of[graph, chunk] = 0 if worker == CLIENT else self.sizes[chunk]
             if size and chunk in self.overflowing:
                 sizes[chunk] = size
@@ -240,12 +329,11 @@ class Host:
                 self.ever_loaded.append(id)
                 self.post(ChunksRestored(worker, graph, [source]))
 
-    def lose(self, worker: int) -> None:
-        """Let a worker die and start again."""
-        self.dispatched.pop(worker)
-        self.loads = {id: loader for id, loader in self.loads.items() if loader != worker}
-        self.post(WorkerLost(worker, None))
-        self.start(worker)
+    def end(self, event: WorkerLost | WorkerRetired) -> None:
+        """Let a worker end."""
+        self.dispatched.pop(event.worker)
+        self.loads = {id: loader for id, loader in self.loads.items() if loader != event.worker}
+        self.post(event)
 
     def take_results(self, graph: int) -> None:
         self.taken.add(graph)
@@ -253,7 +341,7 @@ class Host:
 
     def persist_results(self, graph: int) -> None:
         """Let the results of a graph stay in the store."""
-        outputs = self.plans[graph].outputs
+        outputs = [chunk for chunk in self.plans[graph].outputs if (graph, chunk) in self.computed]
         self.persisted.update((graph, chunk) for chunk in outputs)
         self.taken.add(graph)
         self.post(ResultsPersisted(graph, outputs))
