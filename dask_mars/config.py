@@ -228,6 +228,15 @@ def parse_memory(limit: int | float | str | None, total: int | None = None, name
     return size
 
 
+def as_number(limit: Any) -> Any:
+    """Return a numeric text as a number, all else as it is: on command lines 0.5 is half of the memory."""
+    try:
+        value = float(limit)
+    except (TypeError, ValueError):
+        return limit
+    return int(value) if 1 < value < math.inf else value
+
+
 def parse_size(size: int | float | str, name: str) -> int:
     """Turn a size into bytes."""
     found = _bytes(size)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +13,12 @@ from dask.order import order
 from dask.utils import parse_bytes
 
 from benchmarks.arrays import COLLECTIONS
-from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes, flatten
+from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes
+from dask_mars.observe import graphs
 from dask_mars.optimize.prepare import prepare
-from dask_mars.scheduler.events import GraphPlan
-from dask_mars.scheduler.simulate import Simulation, simulate
+from dask_mars.scheduler.events import ChunksFinished, GraphPlan
+from dask_mars.scheduler.machine import Parameters
+from dask_mars.scheduler.simulate import EqualSteps
 
 _dask: Any = dask
 
@@ -27,12 +28,10 @@ SMALLEST_BYTES = 8
 #: Views of less than this part of their memory are stored as copies, by dask_mars.
 VIEW_SHARE = 64
 
+#: Sequence of starts and ends: a chunk, and whether it ends.
+Steps = list[tuple[int, bool]]
 #: What a scheduler is called with.
 Handed = tuple[Any, list[Any]]
-
-
-class _Captured(BaseException):
-    """Ends a computation where a scheduler would begin."""
 
 
 def handed_over(*collections: Any) -> Handed:
@@ -43,15 +42,7 @@ def handed_over(*collections: Any) -> Handed:
     *collections
         Dask collections, computed together.
     """
-    found: list[Handed] = []
-
-    def capture(dsk: Any, keys: Any, **_: Any) -> Any:
-        found.append((dsk, flatten(keys)))
-        raise _Captured
-
-    with contextlib.suppress(_Captured):
-        _dask.compute(*collections, scheduler=capture)
-    return found[0]
+    return graphs.handed_over(collections, traverse=True, optimize_graph=True)
 
 
 def scaled_workload(name: str, scale: float, growth: float = 1.0) -> Any:
@@ -98,14 +89,13 @@ class SizedGraph:
             declared_bytes=DeclaredSizes(graph),
         )
 
-    def simulate(self, num_workers: int, policy: str = "memory") -> Simulation:
+    def simulate(self, num_workers: int, policy: str = "memory") -> SizedRun:
         """Let the state machine go through the graph, whose chunks all take equally long."""
-
-        def sizes_of(chunk: int) -> tuple[int, int]:
-            size_bytes = self.sizes[chunk]
-            return size_bytes, size_bytes if self.blocks[chunk] == chunk else 0
-
-        return simulate(self.plan(), num_workers, policy, sizes_of=sizes_of)
+        # With a limit, however far it is, the machine records sizes.
+        parameters = Parameters(policy, num_workers=num_workers, store_limit=1 << 60, memory_limit=1 << 60)
+        run = SizedRun(self, parameters)
+        run.finish()
+        return run
 
     def is_known(self, chunk: int) -> bool:
         """Say whether a chunk's value comes with the graph."""
@@ -114,6 +104,30 @@ class SizedGraph:
     def computed(self) -> list[int]:
         """Return the chunks that are to be computed."""
         return [chunk for chunk, operand in enumerate(self.graph.operand_of) if operand >= 0]
+
+
+class SizedRun(EqualSteps):
+    """A computation of a graph with sizes."""
+
+    def __init__(self, sized: SizedGraph, parameters: Parameters) -> None:
+        super().__init__(sized.plan(), parameters)
+        self._sized = sized
+        #: Starts and ends.
+        self.steps: Steps = []
+
+    def begin(self, worker: int, chunk: int, restores: list[int]) -> float:
+        """Note the start."""
+        self.steps.append((chunk, False))
+        return super().begin(worker, chunk, restores)
+
+    def end(self, worker: int, chunk: int, duration_s: float) -> ChunksFinished:
+        """Note the end, and report the size."""
+        self.steps.append((chunk, True))
+        size_bytes = self._sized.sizes[chunk]
+        report = super().end(worker, chunk, duration_s)
+        report.sizes = {chunk: size_bytes}
+        report.fresh = {chunk: size_bytes if self._sized.blocks[chunk] == chunk else 0}
+        return report
 
 
 def sized_graph(*collections: Any, composed: bool = True) -> SizedGraph:

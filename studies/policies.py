@@ -11,8 +11,8 @@ import click
 from benchmarks import options
 from benchmarks.report import markdown_table, plain_console
 from dask_mars.scheduler.policies import POLICIES
-from dask_mars.scheduler.simulate import NO_WORKER, Simulation
-from studies.graphs import SizedGraph, sized_graph
+from dask_mars.scheduler.simulate import NO_WORKER
+from studies.graphs import SizedGraph, SizedRun, sized_graph
 from studies.ordering import GRAPHS, peak_bytes
 
 #: How many workers there are.
@@ -30,10 +30,10 @@ def moved_bytes(sized: SizedGraph, workers: list[int]) -> int:
     return sum(sized.sizes[source] for source, _ in moved)
 
 
-def balance(sized: SizedGraph, simulation: Simulation, workers: int) -> float:
+def balance(sized: SizedGraph, simulation: SizedRun, workers: int) -> float:
     """Return which share of the workers' time they compute, of what could be had by dividing the chunks evenly."""
     fewest = max(1, -(-len(sized.computed()) // workers))
-    return fewest / simulation.length
+    return fewest / simulation.now_s
 
 
 @options.command("policies")
@@ -59,6 +59,6 @@ def policies(graphs: tuple[str, ...], workers: tuple[int, ...]) -> None:
                 simulation = sized.simulate(count, policy)
                 peak, moved = peak_bytes(sized, simulation.steps), moved_bytes(sized, simulation.workers)
                 busy = balance(sized, simulation, count)
-                cells += [f"{simulation.length:,}", f"{peak / 1e3:,.0f}", f"{moved / 1e3:,.0f}", f"{busy:.2f}"]
+                cells += [f"{int(simulation.now_s):,}", f"{peak / 1e3:,.0f}", f"{moved / 1e3:,.0f}", f"{busy:.2f}"]
             table.add_row(name, f"{len(sized.computed()):,}", f"{count:,}", *cells)
     console.print(table)

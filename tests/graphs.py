@@ -4,27 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import dask
-import pytest
 from dask._task_spec import Alias
 
-from dask_mars.graph.chunks import ChunkGraph, flatten
+from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.fronts import ReadOptions, symbolic_graph
-
-
-def handed_over(*collections: Any) -> tuple[Any, list[Any]]:
-    """Return what `dask.compute` hands a scheduler."""
-    handed: list[Any] = []
-
-    def getter(dsk: Any, keys: Any, **options: Any) -> None:
-        handed.append((dsk, keys))
-        raise StopIteration
-
-    with pytest.raises(StopIteration):
-        dask.compute(*collections, scheduler=getter)
-    dsk, keys = handed[0]
-    return dsk, flatten(keys)
+from studies.graphs import handed_over
 
 
 def symbolic(*collections: Any) -> tuple[ChunkGraph, set[Any]]:

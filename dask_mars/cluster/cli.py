@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import os
 import sys
 import tempfile
@@ -317,29 +316,20 @@ def _memory_limit(text: str) -> int:
     try:
         if text == "auto":
             return config.parse_memory(config.get("memory-limit"), name="dask-mars.memory-limit")
-        return config.parse_memory(_number(text) or 1.0, name="--memory-limit")
+        return config.parse_memory(config.as_number(text) or 1.0, name="--memory-limit")
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--memory-limit") from None
 
 
 def _store_limit(text: str | None, memory_limit: int) -> Any:
     """Return the agent's limit; a share is left to the agent, which knows its memory limit."""
-    limit = _number(text)
+    limit = config.as_number(text)
     if text is not None:
         try:
             config.parse_memory(limit, memory_limit, "--store-limit")
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--store-limit") from None
     return limit
-
-
-def _number(limit: Any) -> Any:
-    """Return a numeric text as a number: as for `dask worker`, 0.5 is half of the memory."""
-    try:
-        value = float(limit)
-    except (TypeError, ValueError):
-        return limit
-    return int(value) if 1 < value < math.inf else value
 
 
 @contextlib.contextmanager

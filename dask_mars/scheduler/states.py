@@ -43,13 +43,3 @@ ENDED = frozenset({State.FINISHED, State.FREED, State.FATAL, State.CANCELLED})
 
 # One byte per pair, indexed by ``from * len(State) + to``, which saves the hot path two hash look-ups.
 LEGAL = bytes(target in MOVES[source] for source in State for target in State)
-
-
-def mermaid() -> str:
-    """Draw the table as a Mermaid state diagram, for the documentation."""
-    # Chunks whose values come with the graph start as FINISHED.
-    lines = ["stateDiagram-v2"]
-    lines += [f"    [*] --> {state.name}" for state in (State.UNSCHEDULED, State.READY, State.FINISHED)]
-    for source, targets in MOVES.items():
-        lines += [f"    {source.name} --> {target.name}" for target in sorted(targets)]
-    return "\n".join(lines)

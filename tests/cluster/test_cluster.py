@@ -43,39 +43,20 @@ from dask_mars.cluster.partition.subtasks import Subtask
 from dask_mars.cluster.planning import AgentInfo, Cut, cut_for, find_agents
 from dask_mars.cluster.requirements import Requirements
 from dask_mars.cluster.shuffles import GraphShuffles
-from dask_mars.cluster.stored_result import StoredResult, release_unread
+from dask_mars.cluster.stored_result import StoredResult
 from dask_mars.cluster.subtask_spec import Packer
 from dask_mars.diagnostics import decode_subtask_id
 from dask_mars.errors import NoAgents, NoHostAllowed
 from dask_mars.optimize.prepare import prepare
 from studies.graphs import handed_over
 from tests.array_calls import CALLS, Arrays, assert_close
+from tests.cluster.conftest import nothing_is_left
 from tests.conftest import certificates, cluster_of_agents, eventually
 from tests.scheduler.decisions import decide, fields
 from tests.tasks import large_array, note, noted, pid_of, wait_for
 
 Get = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("by_value")
-
-
-@pytest.fixture
-def client(cluster: Any) -> Iterator[Client]:
-    """Return a client that is not the current one."""
-    with Client(cluster, set_as_default=False) as client:
-        yield client
-    assert eventually(lambda: nothing_is_left(cluster), 5)
-
-
-@pytest.fixture
-def get(client: Client) -> Get:
-    return partial(dask_mars.get, client=client)
-
-
-def nothing_is_left(cluster: Any) -> bool:
-    release_unread()
-    agents = cluster.workers.values()
-    stored = sum(agent.engine.inspection.state()["store"]["stored_bytes"] for agent in agents)
-    return not stored and not any(agent.data or agent._subtasks for agent in agents)
 
 
 def pids(cluster: Any) -> list[set[int]]:

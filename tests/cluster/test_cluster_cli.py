@@ -25,7 +25,7 @@ from distributed import Client, LocalCluster
 import dask_mars
 from dask_mars import config
 from dask_mars.cluster import cli
-from dask_mars.cluster.cli import _name, _number, _processes, main
+from dask_mars.cluster.cli import _name, _processes, main
 from tests.conftest import Scripts, eventually
 from tests.tasks import large_array, notes, sum_after
 
@@ -353,7 +353,9 @@ def test_files_go_where_nobody_else_can_write(served, tmp_path):
 def test_numbers():
     assert [_processes(*given) for given in (("3", None), ("3", 2), (None, 5), ("auto", 5))] == [3, 6, 5, 5]
     assert [_name(given) for given in ("7", "alice", "host-7", None)] == [7, "alice", "host-7", None]
-    assert [_number(given) for given in ("0.5", "1000", "4 GiB", 7)] == [0.5, 1000, "4 GiB", 7]
+    numbers = [config.as_number(given) for given in ("0.5", "1", "1000", "4 GiB", 7, "inf", None)]
+    # The types count.
+    assert repr(numbers) == "[0.5, 1.0, 1000, '4 GiB', 7, inf, None]"
 
 
 @pytest.mark.nightly

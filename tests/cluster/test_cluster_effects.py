@@ -32,7 +32,8 @@ from dask_mars.optimize.known import APPENDING
 from dask_mars.optimize.passes import Limits
 from dask_mars.optimize.prepare import PrepareOptions, prepare
 from studies.graphs import handed_over
-from tests.cluster.test_cluster import nothing_is_left, pids
+from tests.cluster.conftest import nothing_is_left
+from tests.cluster.test_cluster import pids
 from tests.conftest import cluster_of_agents, eventually
 from tests.tasks import alone, die_first, fail_first, held_by, linger, note, note_name, notes, pid_of
 

@@ -11,7 +11,6 @@ import threading
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,7 +35,7 @@ from dask_mars.diagnostics import Progress
 from dask_mars.engine.listeners import listeners
 from dask_mars.optimize.convert import convert
 from dask_mars.scheduler.events import GraphPlan
-from tests.cluster.test_cluster import nothing_is_left
+from tests.cluster.conftest import nothing_is_left
 from tests.conftest import cluster_of_agents, eventually
 from tests.observe.test_diagnostics import Recorder
 from tests.tasks import fail_first, note, noted, notes, wait_for
@@ -49,19 +48,11 @@ TOPIC = "dask-mars-progress"
 PATIENCE_S = 40.0
 
 
-@pytest.fixture
-def client(cluster: Any) -> Iterator[Client]:
-    """Return a client that is not the current one."""
-    with Client(cluster, set_as_default=False) as client:
-        yield client
-    assert eventually(lambda: nothing_is_left(cluster), PATIENCE_S)
+@pytest.fixture(autouse=True)
+def nobody_listens() -> Iterator[None]:
+    yield
     assert not progress._inboxes
     assert not progress._watched
-
-
-@pytest.fixture
-def get(client: Client) -> Get:
-    return partial(dask_mars.get, client=client)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from distributed import Client
 import dask_mars
 from dask_mars.cluster.runtime import ClusterRuntime
 from dask_mars.errors import Cancelled
-from tests.cluster.test_cluster import nothing_is_left
+from tests.cluster.conftest import nothing_is_left
 from tests.conftest import eventually
 from tests.tasks import fail_with, wait_for
 

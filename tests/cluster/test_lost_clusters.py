@@ -20,8 +20,8 @@ import dask_mars
 from dask_mars.checkpointing.directory import computations
 from dask_mars.cluster import backend, submission
 from dask_mars.cluster.local_tasks import LocalTasks
+from tests.cluster.conftest import Place
 from tests.cluster.test_reconnecting_agents import AGENT, PATIENCE_S, Desk, names
-from tests.cluster.test_reconnection import Place
 from tests.conftest import Scripts, eventually
 from tests.tasks import call_after, note_name, notes
 
@@ -152,14 +152,6 @@ def test_a_scheduler_and_all_of_its_agents_are_killed_together(
 
 
 # -- at which moment ----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def place() -> Iterator[Place]:
-    place = Place()
-    place.start()
-    yield place
-    place.stop()
 
 
 def first_time(place: Place, is_first: list[bool]) -> None:

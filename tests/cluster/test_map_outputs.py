@@ -13,7 +13,7 @@ from dask_mars.cluster.partition.subtasks import NO_HOST
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.optimize.prepare import prepare
 from dask_mars.store.map_output import pack
-from tests.graphs import handed_over
+from studies.graphs import handed_over
 
 
 def shuffle(maps: int, reducers: int) -> ChunkGraph:

@@ -57,11 +57,6 @@ def test_hosts_get_their_share(keys, slots):
     assert share_out(keys, names, slots) == found
 
 
-def test_what_hosts_have_already_counts():
-    known = hosts(2)
-    assert set(share_out(KEYS[:10], known.names, known.slots, {0: 10})) == {1}
-
-
 @pytest.mark.parametrize("count", [3, 4, 8])
 def test_little_more_than_what_a_host_had_moves_when_it_goes(count):
     before, after = (

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import signal
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -27,7 +26,8 @@ import dask_mars
 from dask_mars.cluster import backend
 from dask_mars.cluster.reconnection import _Successor
 from dask_mars.errors import BegunBefore, Cancelled, FuturesLost, SchedulerLost
-from tests.conftest import cluster_of_agents, eventually
+from tests.cluster.conftest import Place
+from tests.conftest import eventually
 from tests.tasks import call_after, linger, note_name, noted, notes
 
 pytestmark = pytest.mark.slow
@@ -35,33 +35,6 @@ pytestmark = pytest.mark.slow
 PATIENCE_S = 60.0
 #: Long enough for what comes back, and short enough for what does not.
 LONG, SHORT = "60 s", "0.3 s"
-
-
-class Place:
-    """Where one scheduler comes after the other, with agents in this process."""
-
-    def __init__(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            self.port = server.getsockname()[1]
-        self.address = f"tcp://127.0.0.1:{self.port}"
-        self.cluster: Any = None
-
-    def start(self, agents: int = 1) -> None:
-        self.cluster = cluster_of_agents(agents, scheduler_port=self.port)
-
-    def stop(self) -> None:
-        # Its clients hear no more of that than of a scheduler that is killed.
-        cluster, self.cluster = self.cluster, None
-        if cluster is not None:
-            cluster.close()
-
-
-@pytest.fixture
-def place() -> Iterator[Place]:
-    place = Place()
-    place.start()
-    yield place
-    place.stop()
 
 
 @pytest.fixture

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import dask
-import distributed
 import pytest
 
-import dask_mars
 from tests.tasks import PATIENCE_S, Session, meet_in
 
 pytestmark = pytest.mark.timeout(120)
 
 Get = Callable[..., Any]
-
-
-@pytest.fixture
-def get(cluster: Any) -> Iterator[Get]:
-    with distributed.Client(cluster, set_as_default=False) as client:
-        yield partial(dask_mars.get, client=client)
 
 
 @pytest.fixture(autouse=True)

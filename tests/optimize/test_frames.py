@@ -12,7 +12,8 @@ from dask._task_spec import Task, TaskRef, convert_legacy_graph
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.fronts import ReadOptions, frames, symbolic_graph
 from dask_mars.optimize.passes.compose import compose
-from tests.graphs import dependencies_of, handed_over, resolved, symbolic
+from studies.graphs import handed_over
+from tests.graphs import dependencies_of, resolved, symbolic
 from tests.symbolic import evaluate, passed
 
 pd = pytest.importorskip("pandas")

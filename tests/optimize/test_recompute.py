@@ -19,7 +19,7 @@ from dask_mars.optimize.passes import Limits
 from dask_mars.optimize.passes.edit import RecomputeRules
 from dask_mars.optimize.passes.recompute import READ_NS, WRITE_NS, is_cheaper, recompute
 from dask_mars.optimize.prepare import PrepareOptions, prepare
-from tests.graphs import handed_over
+from studies.graphs import handed_over
 from tests.symbolic import evaluate, function_names, passed
 
 

@@ -14,14 +14,18 @@ from dask_mars.scheduler.events import (
     FailGraph,
     FinishGraph,
     ForgetGraph,
+    ForgetObjects,
     Free,
     GrantReservation,
+    GraphCancelled,
     GraphPlan,
     GraphSubmitted,
+    Instruction,
     Interrupt,
     MemoryMeasured,
     ObjectSpilled,
     ReadAhead,
+    RecallQueued,
     Refuse,
     RenewWorkers,
     ResultsPersisted,
@@ -31,6 +35,7 @@ from dask_mars.scheduler.events import (
     TimePassed,
     UseSpilled,
     WorkerLost,
+    WorkerRetired,
     WorkersRenewed,
     WorkerStarted,
 )
@@ -47,27 +52,42 @@ class Host:
         #: Bytes of each chunk's result.
         self.sizes = sizes
         self.limit = limit
-        self.machine = Machine(Parameters(store_limit=limit, memory_limit=hard_limit, window_s=0.01, **parameters))
+        self.parameters = Parameters(store_limit=limit, memory_limit=hard_limit, window_s=0.01, **parameters)
+        # Both get all events, and have to give the same instructions.
+        self.machine, self.twin = Machine(self.parameters), Machine(self.parameters)
         self.dispatched: dict[int, list[tuple[int, int]]] = {CLIENT: []}
         self.plans: dict[int, GraphPlan] = {}
         self.stored: dict[tuple[int, int], int] = {}
+        #: Bytes of each result, wherever it is; those of the user's process are not in the store.
+        self.bytes_of: dict[tuple[int, int], int] = {}
         self.on_disk: set[tuple[int, int]] = set()
         self.writing: list[tuple[int, int]] = []
         #: What has a file, wherever it is read.
         self.written: set[tuple[int, int]] = set()
-        #: By graph, which worker is to put which chunk back into the store.
-        self.loads: dict[int, dict[int, int]] = {}
+        #: Which worker is to put which object back into the store.
+        self.loads: dict[tuple[int, int], int] = {}
         #: What was copied from the user's process, whenever it was.
         self.copied: list[tuple[int, int]] = []
         self.done_in_client: list[int] = []
         self.ever_loaded: list[tuple[int, int]] = []
         self.announced: list[tuple[int, int]] = []
         self.ever_spilled: list[tuple[int, int]] = []
+        #: Chunks that only the user's process can run, and the time before which one is not to run again.
+        self.for_client: dict[int, set[int]] = {}
+        self.not_before_s: dict[tuple[int, int], float] = {}
+        self.computed: set[tuple[int, int]] = set()
         self.finished: set[int] = set()
         self.taken: set[int] = set()
+        self.cancelled: set[int] = set()
+        #: By graph, what runs in the client while nothing else of it can.
+        self.alone: dict[int, set[tuple[int, int]]] = {}
+        self.forgotten: set[int] = set()
         self.persisted: set[tuple[int, int]] = set()
+        #: Those of them that the user has dropped.
+        self.released: set[tuple[int, int]] = set()
         self.granted: list[int] = []
         self.failed: dict[int, int] = {}
+        self.failed_by_loss: set[int] = set()
         self.refused: dict[int, Refuse] = {}
         self.started: list[int] = []
         self.peak_bytes = 0
@@ -87,46 +107,52 @@ class Host:
 
     def submit(self, graph_plan: GraphPlan, graph: int = 1) -> None:
         self.plans[graph] = graph_plan
+        self.for_client[graph] = set(graph_plan.in_client)
         self.post(GraphSubmitted(graph, graph_plan))
 
     def post(self, event: Event) -> None:
         events = [event]
         while events:
-            before = self.stored_bytes
-            assert self.machine.handle(MemoryMeasured(before, self.limit), self.now_s) == []
-            for instruction in self.machine.handle(events.pop(0), self.now_s):
+            before, event = self.stored_bytes, events.pop(0)
+            if type(event) is GraphCancelled:
+                self.cancelled.add(event.graph)
+            assert self.handle(MemoryMeasured(before, self.limit)) == []
+            for instruction in self.handle(event):
                 if type(instruction) is RenewWorkers:
                     events.append(WorkersRenewed())
                 else:
                     self.carry_out(instruction)
             self.machine.validate()
+            self.forget({id for id in self.released if self.machine._objects.get(id) is None})
             self.peak_bytes = max(self.peak_bytes, self.stored_bytes)
             if self.machine.blocked and self.stored_bytes < before:
                 events.append(TimePassed())
+            for worker, places in self.dispatched.items():
+                assert worker == CLIENT or self.machine.dispatched_to(worker) == places
+
+    def handle(self, event: Event) -> list[Instruction]:
+        instructions = self.machine.handle(event, self.now_s)
+        assert self.twin.handle(event, self.now_s) == instructions
+        return instructions
+
+    def is_over(self, graph: int) -> bool:
+        return graph in self.cancelled or graph in self.taken or graph in self.failed
 
     def carry_out(self, instruction: Any) -> None:
         graph = getattr(instruction, "graph", None)
         match instruction:
             case Run(worker, _, chunks, loads):
                 for source in loads:
-                    assert (graph, source) in self.on_disk
-                    assert source not in self.loads.get(graph, {})
+                    assert self.id_of(graph, source) in self.on_disk - self.loads.keys()
                     assert any(source in self.plans[graph].inputs[chunk] for chunk in chunks)
-                    self.loads.setdefault(graph, {})[source] = worker
-                for chunk in chunks:
-                    for source in self.plans[graph].inputs[chunk]:
-                        if worker != CLIENT:
-                            self.copy(graph, source)
-                        value = self.plans[graph].operand_of[source] < 0
-                        ahead = worker != CLIENT and (graph, source) in self.dispatched[worker]
-                        assert value or ahead or self.is_there(graph, source)
-                    self.dispatched[worker].append((graph, chunk))
-                    self.started.append(chunk)
+                    self.loads[self.id_of(graph, source)] = worker
+                self.dispatch(worker, graph, chunks, instruction.is_alone)
+            case RecallQueued(worker):
+                # Whether it does is left to chance, as it is when code does not return to the interpreter.
+                assert len(self.dispatched[worker]) > 1
+                assert any(not places for other, places in self.dispatched.items() if other != CLIENT)
             case Free(_, chunks):
-                for chunk in chunks:
-                    self.stored.pop((graph, chunk), None)
-                    self.on_disk.discard((graph, chunk))
-                    self.written.discard((graph, chunk))
+                self.free(graph, chunks)
             case Spill(objects):
                 assert self.stored.keys() >= set(objects)
                 assert not set(objects) & set(self.writing)
@@ -136,7 +162,8 @@ class Host:
                 assert id not in self.pinned()
                 del self.stored[id]
             case UseSpilled(id, places):
-                assert places == ([] if id in self.persisted else [id])
+                assert {self.id_of(*place) for place in places} <= {id}
+                assert (id in places) == (id not in self.persisted)
                 assert id in self.written
                 assert id not in self.pinned()
                 del self.stored[id]
@@ -148,17 +175,73 @@ class Host:
             case GrantReservation(reservation_id):
                 self.granted.append(reservation_id)
             case FinishGraph():
+                assert graph not in self.finished
+                assert not self.is_over(graph)
+                assert all(self.is_there(graph, chunk) for chunk in self.plans[graph].outputs)
                 self.finished.add(graph)
             case Refuse(_, chunk, _, _):
                 self.refused[graph] = instruction
-            case FailGraph(_, chunk, _):
+            case FailGraph(_, chunk, worker_lost):
+                assert graph not in self.finished
+                assert not self.is_over(graph)
                 self.failed[graph] = chunk
+                if worker_lost:
+                    self.failed_by_loss.add(graph)
             case ForgetGraph():
-                for place in (self.stored, self.on_disk, self.written):
-                    for key in [key for key in place if key[0] == graph and key not in self.persisted]:
-                        place.pop(key) if isinstance(place, dict) else place.remove(key)
-            case Interrupt():
-                pass
+                assert self.is_over(graph)
+                assert graph not in {at for places in self.dispatched.values() for at, _ in places}
+                self.forgotten.add(graph)
+                everywhere = self.stored.keys() | self.on_disk | self.written
+                self.forget({id for id in everywhere if id[0] == graph} - self.persisted)
+            case ForgetObjects(objects):
+                self.released.update(objects)
+            case Interrupt(worker, _, force):
+                assert graph in [at for at, _ in self.dispatched[worker]]
+                assert force == (graph in self.cancelled)
+
+    def dispatch(self, worker: int, graph: int, chunks: list[int], is_alone: bool) -> None:
+        graph_plan = self.plans[graph]
+        dispatched = {place for places in self.dispatched.values() for place in places}
+        assert chunks
+        assert not self.is_over(graph)
+        assert not self.alone.get(graph, set()) & dispatched
+        assert not (is_alone and graph in {at for at, _ in dispatched})
+        if is_alone:
+            self.alone[graph] = {(graph, chunk) for chunk in chunks}
+        if worker != CLIENT:
+            assert len(chunks) <= self.parameters.batch_limit
+            assert graph_plan.worker_limit is None or worker < graph_plan.worker_limit
+        for chunk in chunks:
+            id = graph, chunk
+            assert id not in dispatched | self.computed
+            assert (worker == CLIENT) == (chunk in self.for_client[graph])
+            assert self.not_before_s.get(id, 0.0) <= self.now_s
+            for source in graph_plan.inputs[chunk]:
+                if worker != CLIENT:
+                    self.copy(graph, source)
+                ahead = worker != CLIENT and (graph, source) in self.dispatched[worker]
+                assert ahead or self.is_there(graph, source)
+            self.dispatched[worker].append(id)
+            self.started.append(chunk)
+
+    def free(self, graph: int, chunks: list[int]) -> None:
+        graph_plan = self.plans[graph]
+        for chunk in chunks:
+            assert self.is_there(graph, chunk)
+            if not self.is_over(graph):
+                assert chunk not in graph_plan.outputs
+                readers = {(graph, reader) for reader, inputs in enumerate(graph_plan.inputs) if chunk in inputs}
+                assert readers <= self.computed
+        self.forget({(graph, chunk) for chunk in chunks})
+
+    def forget(self, ids: set[tuple[int, int]]) -> None:
+        for id in ids:
+            self.stored.pop(id, None)
+        self.on_disk -= ids
+        self.written -= ids
+
+    def id_of(self, graph: int, chunk: int) -> tuple[int, int]:
+        return self.plans[graph].objects.get(chunk, (graph, chunk))
 
     def is_copy(self, id: tuple[int, int]) -> bool:
         return id[1] in self.plans[id[0]].copied_bytes
@@ -171,13 +254,29 @@ class Host:
             self.copied.append(id)
 
     def is_there(self, graph: int, chunk: int) -> bool:
-        return (graph, chunk) in self.stored or (graph, chunk) in self.on_disk
+        id = self.id_of(graph, chunk)
+        is_value = self.plans[graph].operand_of[chunk] < 0 and id == (graph, chunk)
+        return is_value or id in self.stored or id in self.on_disk
+
+    def is_complete(self, graph: int, chunk: int, computed: Collection[int] = ()) -> bool:
+        """Return whether the inputs of a chunk are there, for a worker that has computed some itself."""
+        return all(
+            source in computed or self.is_there(graph, source) for source in self.plans[graph].inputs[chunk]
+        )
+
+    def doable(self, worker: int, graph: int, chosen: Collection[int] | None = None) -> list[int]:
+        """Return what a worker comes to of its chunks, or of some, if they succeed one after the other."""
+        found: list[int] = []
+        for at, chunk in self.dispatched[worker]:
+            is_chosen = at == graph and (chosen is None or chunk in chosen)
+            if is_chosen and self.is_complete(graph, chunk, () if worker == CLIENT else found):
+                found.append(chunk)
+        return found
 
     def work(self, worker: int) -> None:
         """Let a worker do what it has been given first, or give it back if an input is missing."""
         graph, chunk = self.dispatched[worker][0]
-        graph_plan = self.plans[graph]
-        if all(graph_plan.operand_of[at] < 0 or self.is_there(graph, at) for at in graph_plan.inputs[chunk]):
+        if self.is_complete(graph, chunk):
             self.finish(worker, graph, [chunk])
         else:
             self.dispatched[worker].pop(0)
@@ -186,13 +285,15 @@ class Host:
     def pinned(self) -> set[tuple[int, int]]:
         """Return what workers, and the client, are reading."""
         inputs = {
-            (graph, source)
+            self.id_of(graph, source)
             for places in self.dispatched.values()
             for graph, chunk in places
             for source in self.plans[graph].inputs[chunk]
         }
         return inputs | {
-            (graph, chunk) for graph in self.finished - self.taken for chunk in self.plans[graph].outputs
+            self.id_of(graph, chunk)
+            for graph in self.finished - self.taken - self.cancelled
+            for chunk in self.plans[graph].outputs
         }
 
     def finish(self, worker: int, graph: int, chunks: Iterable[int], seconds: float = 1e-4) -> None:
@@ -203,13 +304,14 @@ class Host:
             if worker == CLIENT:
                 self.done_in_client.append(chunk)
             self.dispatched[worker].remove((graph, chunk))
-            size = self.sizes[chunk]
-            if size and worker != CLIENT and chunk in self.overflowing:
+            self.computed.add((graph, chunk))
+            size = self.bytes_of[graph, chunk] = 0 if worker == CLIENT else self.sizes[chunk]
+            if size and chunk in self.overflowing:
                 sizes[chunk] = size
                 on_disk.append(chunk)
                 self.on_disk.add((graph, chunk))
                 self.written.add((graph, chunk))
-            elif size and worker != CLIENT:
+            elif size:
                 sizes[chunk] = self.stored[graph, chunk] = size
             else:
                 self.stored[graph, chunk] = 0
@@ -218,23 +320,20 @@ class Host:
 
     def load(self, worker: int, graph: int, chunks: Iterable[int]) -> None:
         """Put back into the store what a worker needs for chunks and was told to load."""
-        loads = self.loads.get(graph, {})
         for source in {source for chunk in chunks for source in self.plans[graph].inputs[chunk]}:
-            if loads.get(source) == worker and (graph, source) in self.on_disk:
-                del loads[source]
-                self.on_disk.remove((graph, source))
-                self.stored[graph, source] = self.sizes[source]
-                self.ever_loaded.append((graph, source))
+            id = self.id_of(graph, source)
+            if self.loads.get(id) == worker and id in self.on_disk:
+                del self.loads[id]
+                self.on_disk.remove(id)
+                self.stored[id] = self.bytes_of[id]
+                self.ever_loaded.append(id)
                 self.post(ChunksRestored(worker, graph, [source]))
 
-    def lose(self, worker: int) -> None:
-        """Let a worker die and start again."""
-        self.dispatched.pop(worker)
-        for loads in self.loads.values():
-            for source in [source for source, loader in loads.items() if loader == worker]:
-                del loads[source]
-        self.post(WorkerLost(worker, None))
-        self.start(worker)
+    def end(self, event: WorkerLost | WorkerRetired) -> None:
+        """Let a worker end."""
+        self.dispatched.pop(event.worker)
+        self.loads = {id: loader for id, loader in self.loads.items() if loader != event.worker}
+        self.post(event)
 
     def take_results(self, graph: int) -> None:
         self.taken.add(graph)
@@ -242,7 +341,7 @@ class Host:
 
     def persist_results(self, graph: int) -> None:
         """Let the results of a graph stay in the store."""
-        outputs = self.plans[graph].outputs
+        outputs = [chunk for chunk in self.plans[graph].outputs if (graph, chunk) in self.computed]
         self.persisted.update((graph, chunk) for chunk in outputs)
         self.taken.add(graph)
         self.post(ResultsPersisted(graph, outputs))
@@ -252,7 +351,7 @@ class Host:
         id = self.writing.pop(0)
         if written and id in self.stored:
             self.written.add(id)
-        size_bytes = self.plans[id[0]].copied_bytes.get(id[1], self.sizes[id[1]])
+        size_bytes = self.plans[id[0]].copied_bytes[id[1]] if self.is_copy(id) else self.bytes_of[id]
         self.post(ObjectSpilled(id, size_bytes, written))
 
     def step(self) -> bool:

@@ -380,7 +380,7 @@ def test_a_second_worker_reads_for_itself_what_the_first_is_to_load():
     host = with_first_on_disk(3)
     host.start(1)
     assert (host.dispatched[0], host.dispatched[1]) == ([(1, 3)], [(1, 4)])
-    assert host.loads == {1: {0: 0}}
+    assert host.loads == {(1, 0): 0}
     host.load(0, 1, [3])
     # It is in the store, and in the second one's own memory.
     assert (host.stored_bytes, host.machine.memory.reserved_bytes) == (40, 10 + 50)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from dask_mars.scheduler.events import (
     ChunksFinished,
     ChunksRestored,
@@ -153,74 +150,3 @@ def test_what_is_on_disk_already_takes_room_too():
     machine.post(GraphCancelled(USER))
     machine.finish(0, 1, graph=USER)
     assert not machine.machine._objects.get((MAKER, 0)).readers
-
-
-@given(data=st.data())
-def test_any_order_of_events_leaves_nothing(data):
-    machine = persisting((40,) * 4, limit=90)
-    running: dict[int, set[int]] = {}
-    released: set[int] = set()
-    writing: set[tuple[int, int]] = set()
-    newest = USER
-
-    def note(instructions: list[Any]) -> None:
-        for instruction in instructions:
-            match instruction:
-                case Run(_, graph, chunks):
-                    running[graph].update(chunks)
-                case Spill(objects):
-                    writing.update(objects)
-                case UseSpilled((_, spilled), places):
-                    measured(machine, machine.machine.memory.stored_bytes)
-                    in_use = {
-                        source
-                        for graph, chunks in running.items()
-                        for chunk in chunks
-                        for source in sources[graph][chunk]
-                    }
-                    assert spilled not in in_use
-                    assert running.keys() >= {graph for graph, _ in places}
-                case ForgetGraph(graph):
-                    del running[graph]
-
-    sources: dict[int, dict[int, tuple[int, ...]]] = {}
-    for _ in range(data.draw(st.integers(1, 25))):
-        action = data.draw(st.sampled_from(["submit", "finish", "answer", "cancel", "release"]))
-        living = [chunk for chunk in range(4) if chunk not in released]
-        if action == "submit" and living:
-            chosen = data.draw(st.lists(st.sampled_from(living), min_size=1, max_size=4, unique=True))
-            count = len(chosen)
-            inputs = data.draw(st.lists(st.integers(0, count - 1), min_size=count, max_size=2 * count))
-            submitted = plan(
-                *[()] * count,
-                *[(source,) for source in inputs],
-                data=range(count),
-                objects={chunk: (MAKER, source) for chunk, source in enumerate(chosen)},
-            )
-            sources[newest] = {count + at: (chosen[source],) for at, source in enumerate(inputs)}
-            running[newest] = set()
-            note(machine.post(GraphSubmitted(newest, submitted)))
-            newest += 1
-        elif action == "finish" and any(running.values()):
-            graph = data.draw(st.sampled_from([graph for graph, chunks in running.items() if chunks]))
-            chunk = min(running[graph])
-            running[graph].remove(chunk)
-            note(machine.finish(0, chunk, graph=graph))
-        elif action == "answer" and writing:
-            note(machine.post(ObjectSpilled(writing.pop(), 40, data.draw(st.booleans()))))
-        elif action == "cancel" and running:
-            note(machine.post(GraphCancelled(data.draw(st.sampled_from([*running])))))
-        elif action == "release" and living:
-            # Nobody releases what a graph that is running reads.
-            read = {source for graph in running for chunks in sources[graph].values() for source in chunks}
-            free = [chunk for chunk in living if chunk not in read]
-            if free:
-                released.add(free[0])
-                note(machine.post(ObjectsReleased([(MAKER, free[0])])))
-    for graph in [*running]:
-        note(machine.post(GraphCancelled(graph)))
-        for chunk in sorted(running.get(graph, ())):
-            note(machine.finish(0, chunk, graph=graph))
-    note(machine.post(ObjectsReleased([(MAKER, chunk) for chunk in range(4) if chunk not in released])))
-    assert machine.machine.graphs == []
-    assert all(machine.machine._objects.get((MAKER, chunk)) is None for chunk in range(4))

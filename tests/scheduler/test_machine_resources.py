@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
@@ -10,13 +9,10 @@ import pytest
 from dask_mars.scheduler.events import (
     ChunkFailed,
     GraphCancelled,
-    GraphSubmitted,
     Run,
-    TimePassed,
     WorkerLost,
-    WorkerStarted,
 )
-from tests.machines import CheckedMachine, plan
+from tests.machines import CheckedMachine
 
 GPU = (("GPU", 1.0),)
 
@@ -76,26 +72,3 @@ def test_graphs_share_it(machine):
     assert (one, two) == ([0], [])
     (worker,) = [worker_id for worker_id in range(3) if machine.machine.dispatched_to(worker_id)]
     assert handed(machine.finish(worker, 0)) == [0]
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_any_graph_comes_to_its_end(machine, seed):
-    chance = random.Random(seed)
-    inputs = [tuple(chance.sample(range(chunk), min(chunk, chance.randint(0, 2)))) for chunk in range(30)]
-    resources = {chunk: GPU for chunk in range(30) if chance.random() < 0.5}
-    machine.post(GraphSubmitted(1, plan(*inputs, outputs=range(30), resources=resources, default_retries=1000)))
-    while not machine.machine.is_done(1):
-        busy = [worker_id for worker_id in range(3) if machine.machine.dispatched_to(worker_id)]
-        if not busy:
-            machine.now_s += 60.0
-            machine.post(TimePassed())
-            continue
-        worker = chance.choice(busy)
-        _, chunk = machine.machine.dispatched_to(worker)[0]
-        if machine.machine.missing_inputs(1, chunk) or chance.random() < 0.1:
-            machine.post(ChunkFailed(worker, 1, chunk))
-        elif chance.random() < 0.05:
-            machine.post(WorkerLost(worker, None, was_up=False))
-            machine.post(WorkerStarted(worker))
-        else:
-            machine.finish(worker, chunk)

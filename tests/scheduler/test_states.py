@@ -11,7 +11,7 @@ import pytest
 
 from dask_mars.errors import StateError
 from dask_mars.graph.ids import subtask_id
-from dask_mars.scheduler.states import LEGAL, MOVES, State, mermaid
+from dask_mars.scheduler.states import LEGAL, MOVES, State
 from tests.machines import CheckedMachine
 
 ARCHITECTURE = Path(__file__).resolve().parents[2] / "docs" / "architecture.md"
@@ -64,16 +64,12 @@ def test_state_error_says_that_it_is_our_bug_and_survives_pickling():
     assert (str(copy), vars(copy)) == (str(error), vars(error))
 
 
-def test_diagram_draws_every_move_once_and_nothing_else():
-    first, *arrows = mermaid().splitlines()
-    assert first == "stateDiagram-v2"
-    drawn = [tuple(arrow.strip().split(" --> ")) for arrow in arrows]
-    assert len(drawn) == len(set(drawn))
-    moves = {(source.name, target.name) for source, targets in MOVES.items() for target in targets}
-    assert set(drawn) == moves | {("[*]", "UNSCHEDULED"), ("[*]", "READY"), ("[*]", "FINISHED")}
-
-
-def test_documentation_shows_the_diagram_as_it_is_drawn():
+def test_documentation_shows_the_moves_as_a_diagram():
+    # Chunks whose values come with the graph start as FINISHED.
+    lines = ["stateDiagram-v2"]
+    lines += [f"    [*] --> {state.name}" for state in (State.UNSCHEDULED, State.READY, State.FINISHED)]
+    for source, targets in MOVES.items():
+        lines += [f"    {source.name} --> {target.name}" for target in sorted(targets)]
     text = ARCHITECTURE.read_text(encoding="utf-8")
     diagrams = re.findall(r"^```mermaid\n(.*?)\n```$", text, flags=re.DOTALL | re.MULTILINE)
-    assert [diagram for diagram in diagrams if diagram.startswith("stateDiagram")] == [mermaid()]
+    assert [diagram for diagram in diagrams if diagram.startswith("stateDiagram")] == ["\n".join(lines)]

@@ -17,7 +17,7 @@ from dask_mars.protocol.object_ref import blocks_of, is_map_output, is_spilled, 
 from dask_mars.store.map_output import MapOutput, pack
 from dask_mars.store.spill_files import SpillFiles
 from dask_mars.store.store import Store
-from tests.store.test_store_contract import two_stores
+from tests.store.test_store import close, make_pair
 
 VALUES = st.one_of(
     st.none(),
@@ -57,7 +57,9 @@ def test_one_without_parts():
 
 @pytest.fixture
 def stores() -> Iterator[tuple[Store, Store]]:
-    yield from two_stores(1 << 26)
+    pair = make_pair()
+    yield pair.make, pair.read
+    close(pair)
 
 
 def a_map_output() -> MapOutput:

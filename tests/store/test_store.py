@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from dask_mars.errors import SpillDiskFailed, StoreFull
+from dask_mars.errors import SpillDiskFailed, SpilledValueLost, StoreFull
 from dask_mars.protocol.object_ref import (
     ARRAY,
     HANDLE,
@@ -33,13 +33,16 @@ from dask_mars.protocol.object_ref import (
     ObjectRef,
     blocks_of,
     size_of,
+    spilled_file,
 )
 from dask_mars.protocol.pickling import dumps
 from dask_mars.store.arena import Arena, create
+from dask_mars.store.codec import CODECS
 from dask_mars.store.in_place_sealing import make_heap
 from dask_mars.store.reader import still_used
 from dask_mars.store.spill_files import SpillFiles
 from dask_mars.store.store import Store
+from tests.store.test_spill_files import ZLIB
 
 pd = pytest.importorskip("pandas")
 pa = pytest.importorskip("pyarrow")
@@ -948,6 +951,40 @@ def test_what_has_no_room_and_no_addresses_either_says_so(small_pair, tmp_path, 
     with pytest.raises(StoreFull, match="ulimit -v"):
         small_pair.make.seal_on_disk(np.arange(100_000.0), (), "value", SpillFiles(tmp_path))
     assert len(small_pair.make.arenas) == 2
+
+
+ON_DISK = {
+    "text": "word " * 100_000,
+    "Fortran's order": np.asfortranarray(np.arange(50_000.0).reshape(100, -1)),
+    "records": np.zeros(50_000, dtype=[("x", "f8"), ("y", "S3")]),
+    "masked": np.ma.masked_greater(np.arange(50_000.0), 100),
+    "container": {"a": [np.arange(50_000), np.ones(3)], "b": ("text", None)},
+}
+
+
+@pytest.mark.parametrize("codec", [None, ZLIB], ids=["plain", "compressed"])
+@pytest.mark.parametrize("value", ON_DISK.values(), ids=ON_DISK)
+def test_what_goes_to_disk_comes_back_if_the_file_is_as_it_was(pair, value, codec, tmp_path, monkeypatch):
+    monkeypatch.setitem(CODECS, ZLIB.name, lambda: ZLIB)
+    files = SpillFiles(tmp_path, codec)
+    # On such a slow disk compressing always pays.
+    files.disk_bytes_per_s = 1.0
+    sealed = pair.make.seal(value)
+    spilled = through_a_message(pair.make.spill(sealed, "value", files))
+    assert spilled[0] == SPILLED
+    assert spilled_file(spilled).compression == ("" if codec is None else codec.name)
+    release(pair, sealed)
+    restored = pair.read.restore(spilled)
+    for found in (pair.read.load(spilled), pair.read.load_copy(spilled), pair.make.load(restored)):
+        assert type(found) is type(value)
+        np.testing.assert_equal(found, value)
+    (path,) = tmp_path.iterdir()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    for read in (pair.read.load, pair.read.restore):
+        with pytest.raises(SpilledValueLost):
+            read(spilled)
 
 
 def test_broken_up_store_names_its_largest_free_block(small_pair):

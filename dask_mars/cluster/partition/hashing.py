@@ -19,11 +19,9 @@ from dask_mars.scheduler.assigner import shares
 _HASHES = 2**64
 
 
-def share_out(
-    keys: Sequence[str], names: Mapping[int, str], slots: Mapping[int, int], loads: Mapping[int, int] | None = None
-) -> list[int]:
+def share_out(keys: Sequence[str], names: Mapping[int, str], slots: Mapping[int, int]) -> list[int]:
     """Choose a host for each key."""
-    left = shares(len(keys), slots, {host: (loads or {}).get(host, 0) for host in slots})
+    left = shares(len(keys), slots, dict.fromkeys(slots, 0))
     ranked = [
         (-score(key, names[host], slots[host]), index, host)
         for index, key in enumerate(keys)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from dask_mars import config
 from dask_mars.version import __version__
 from dask_mars.web import address as addresses
 from dask_mars.web.security import is_local
@@ -66,7 +67,7 @@ def main(
     directory = (addresses.directory() if directory is None else directory).absolute()
     socket_path = directory / addresses.SOCKET if socket_path is None else socket_path
     listening = front.Listening(socket_path, port, address, behind_proxy)
-    runner = {"num_workers": num_workers, "memory_limit": _memory(memory_limit), "scheduler": scheduler}
+    runner = {"num_workers": num_workers, "memory_limit": config.as_number(memory_limit), "scheduler": scheduler}
 
     def ready(where: str) -> None:
         click.echo(f"dask_mars listens at {where}")
@@ -94,14 +95,3 @@ def _check_scheduler(address: str) -> None:
         scheduler_address(address)
     except click.BadParameter as error:
         raise click.BadParameter(error.message, param_hint="--scheduler") from None
-
-
-def _memory(text: str | None) -> int | float | str | None:
-    """Return a memory limit for a runtime: numbers up to 1 are shares."""
-    if text is None:
-        return None
-    try:
-        number = float(text)
-    except ValueError:
-        return text
-    return number if number <= 1 else int(number)
