@@ -74,6 +74,7 @@ class Converter:
         for _ in repeat(None, _KEYS_BETWEEN_CHECKPOINTS):
             if not stack:
                 return
+            entry: Any
             key = stack[-1]
             if type(key) is _Entered:
                 key, entry = key
