@@ -84,7 +84,7 @@ KINDS: dict[str, Any] = {
     "shifted": lambda x: x[1:, 1:] - x[:-1, :-1],
     "integer": lambda x: x[3] + x[:, 2][0],
     "new axis": lambda x: x[:, None] + x[None],
-    "fancy": lambda x: x[[4, 1, 20, 1]][:, [3, 3]],
+    "fancy": lambda x: x[[4, 1, 20, 1]][:, [3, 1, 3]],
     "mask": lambda x: x[x > 0.5],
     "concatenate": lambda x: da.concatenate([x, x + 1], axis=1),
     "stack": lambda x: da.stack([x, x * 2]).sum(axis=0),
@@ -234,13 +234,16 @@ def test_reads_of_an_object_are_records(runtime):
 
 
 @pytest.mark.parametrize("room", [0, 1 << 20])
-def test_rechunk_is_one_step_where_there_is_room(room):
-    x = drawn().rechunk((24, 3)) + 1
+@pytest.mark.parametrize(
+    ("make", "blocks"), [(lambda x: x.rechunk((24, 3)), 16 + 6), (lambda x: x[[4, 1, 20, 1]], 8 + 4)]
+)
+def test_rechunk_and_shuffle_are_one_step_where_there_is_room(room, make, blocks):
+    x = make(drawn())
     dsk, wanted = handed_over(x)
     tasks, lazy, *_ = symbolic_graph(dsk, ReadOptions(resident_bytes=lambda: room))
     graph = convert(tasks, wanted, lazy)
     # The blocks before and after, the assembly, and pieces between them where there is no room.
-    assert (len(graph) == 16 + 6 + 6 + 1) == bool(room)
+    assert (len(graph) == blocks + 1) == bool(room)
     values = evaluate(graph)
     np.testing.assert_array_equal(values[wanted[0]], x.compute(scheduler="sync"))
 

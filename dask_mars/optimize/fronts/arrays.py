@@ -456,7 +456,7 @@ def _from_map(expression: Any, name: str) -> Layer | None:
 
     function, values = expression.operand("func"), expression.operand("values")
     keywords, chunks = expression.operand("kwargs") or {}, expression.chunks
-    if any(map(is_dask_collection, [function, *keywords.values()])):
+    if is_gone(_map_block) or any(map(is_dask_collection, [function, *keywords.values()])):
         return None
     indices = tuple(range(len(chunks)))
     layer: Layer = blockwise(
