@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from dask.array.optimization import optimize as optimize_arrays
     from dask.array.random import _apply_random_func
     from dask.array.reductions import (
+        _cumprod_merge,
+        _cumsum_merge,
         chunk_max,
         chunk_min,
         mean_chunk,
@@ -64,4 +66,5 @@ else:
     chunk_max, chunk_min, mean_chunk, moment_chunk, nannumel, numel = optional(
         "dask.array.reductions", "chunk_max", "chunk_min", "mean_chunk", "moment_chunk", "nannumel", "numel"
     )
+    _cumprod_merge, _cumsum_merge = optional("dask.array.reductions", "_cumprod_merge", "_cumsum_merge")
     reductions = optional("dask.array", "reductions")

@@ -35,6 +35,7 @@ except ImportError as _error:
 
 if TYPE_CHECKING:
     from dask._expr import (
+        CompositeExpr,
         Expr,
         HLGExpr,
         HLGFinalizeCompute,
@@ -57,6 +58,8 @@ else:
         "_ExprSequence",
         "_HLGExprSequence",
     )
+    # For speed: collections of several expressions, such as Xarray's datasets.
+    CompositeExpr = optional("dask._expr", "CompositeExpr")
     # Compared by identity: wrappers of Dask's around tasks.
     ProhibitReuse = optional("dask._expr", "ProhibitReuse")
     _execute_subgraph = optional("dask._task_spec", "_execute_subgraph")

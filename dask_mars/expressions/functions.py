@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, Protocol, TypeGuard
 import numpy as np
 
 from dask_mars.dask_api.arrays import (
+    _cumprod_merge,
+    _cumsum_merge,
     astype,
     chunk_max,
     chunk_min,
@@ -219,6 +221,9 @@ _OPERATORS: dict[Any, np.ufunc] = {
     operator.ge: np.greater_equal,
     operator.eq: np.equal,
     operator.ne: np.not_equal,
+    # Of plain arrays; the region calls the functions themselves for masked ones.
+    _cumsum_merge: np.add,
+    _cumprod_merge: np.multiply,
 }
 
 _KNOWN: dict[Any, tuple[Elementwise, tuple[tuple[str, ...], ...]]] = {

@@ -17,7 +17,7 @@ from dask_mars.graph.callables import package_of
 from dask_mars.optimize.known import FILE_SYSTEM_STORES, LOCAL_STORES, OBJECT_STORES, unfolded
 
 #: Names of the tasks by which Dask and dask-array assemble a collection's result from its chunks.
-_FINALIZE = ("finalize-hlgfinalizecompute", "finalizecomputearray-")
+_FINALIZE = ("finalize-hlgfinalizecompute", "finalizecomputearray-", "compositefinalizecompute-")
 
 
 def is_shared_target(target: Any) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import repeat
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from dask_mars.dask_api.core import Alias, DataNode, TaskRef
 from dask_mars.graph.chunks import DATA, ChunkGraph, Key, refuse_unhashable
@@ -21,6 +21,13 @@ from dask_mars.optimize.shuffle import Shuffles, may_be_there
 _MISSING = object()
 #: Number of keys between two checks that the graph is not cancelled.
 _KEYS_BETWEEN_CHECKPOINTS = 20_000
+
+
+class _Entered(NamedTuple):
+    """A compiled entry that waits for its inputs, in place of its key."""
+
+    key: Key
+    entry: ChunkRecord | Alias | DataNode
 
 
 class Converter:
@@ -50,7 +57,7 @@ class Converter:
             refuse_unhashable(key)
         #: Compiled entries that wait for their inputs, each needed by the one before.
         entered: dict[Key, ChunkRecord | Alias | DataNode] = {}
-        stack = [*reversed(wanted)]
+        stack: list[Any] = [*reversed(wanted)]
         while stack:
             self._checkpoint()
             self._walk(stack, entered)
@@ -59,25 +66,27 @@ class Converter:
         graph.in_client -= graph.values.keys()
         return graph
 
-    def _walk(self, stack: list[Key], entered: dict[Key, ChunkRecord | Alias | DataNode]) -> None:
+    def _walk(self, stack: list[Any], entered: dict[Key, ChunkRecord | Alias | DataNode]) -> None:
         """Continue the walk until the next checkpoint."""
-        graph = self._graph
-        ids, keys, inputs = graph.ids, graph.keys, graph.inputs
-        operand_of, literals = graph.operand_of, graph.literals
-        find_id = ids.get
+        graph, enter = self._graph, self._enter
+        ids, find_id, add_key = graph.ids, graph.ids.get, graph.keys.append
+        add_operand, add_literals, add_inputs = graph.operand_of.append, graph.literals.append, graph.inputs.append
         for _ in repeat(None, _KEYS_BETWEEN_CHECKPOINTS):
             if not stack:
                 return
+            entry: Any
             key = stack[-1]
-            if key in ids:
+            if type(key) is _Entered:
+                key, entry = key
+                del entered[key]
+            elif key in ids:
                 stack.pop()
                 continue
-            entry = entered.pop(key, None) if entered else None
-            if entry is None:
-                entry = self._enter(key, entered)
+            else:
+                entry = enter(key, entered)
             needed: Sequence[Key] = ()
-            if isinstance(entry, ChunkRecord):
-                needed = entry.input_keys
+            if type(entry) is ChunkRecord:
+                operand, literals, needed = entry
             elif isinstance(entry, Alias):
                 needed = (entry.target,)
             # Many have no inputs, where even an empty comprehension costs measurable time.
@@ -88,16 +97,17 @@ class Converter:
                 for source in waiting:
                     if source in entered:
                         self._raise_cycle(source, entered)
+                stack[-1] = _Entered(key, entry)
                 waiting.reverse()
                 stack += waiting
                 continue
             stack.pop()
-            if isinstance(entry, ChunkRecord):
-                ids[key] = len(keys)
-                keys.append(key)
-                operand_of.append(entry.operand)
-                literals.append(entry.literals)
-                inputs.append(sources)  # type: ignore[arg-type]
+            if type(entry) is ChunkRecord:
+                ids[key] = len(graph.keys)
+                add_key(key)
+                add_operand(operand)
+                add_literals(literals)
+                add_inputs(sources)  # type: ignore[arg-type]
             elif isinstance(entry, Alias):
                 ids[key] = sources[0]  # type: ignore[assignment]
             else:

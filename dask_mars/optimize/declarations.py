@@ -103,7 +103,8 @@ def _is_broadcast(layer: Layer) -> bool:
     """Return whether the chunks of a layer repeat one element, or the elements of their inputs."""
     if isinstance(layer, Blockwise):
         # Its arguments were bound in several steps.
-        return isinstance(layer.task, Task) and called_by(layer.task.func) is broadcast_trick
+        called = called_by(layer.task.func) if isinstance(layer.task, Task) else None
+        return called is broadcast_trick or called is np.broadcast_to
     if not layer.is_materialized() or not layer:
         return False
     task = next(iter(layer.values()))

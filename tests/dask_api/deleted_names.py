@@ -77,6 +77,11 @@ def expressions() -> list[Any]:
             held.map_overlap(lambda block: block + 1, depth=1),
             dask_array.concatenate([held[:, None], dask_array.ones((60, 1, 40), chunks=(20, 1, 20))], axis=1),
             held.argmax(axis=0) + read[3:].max(axis=0).astype("f4"),
+            x.cumsum(axis=0) + dask_array.broadcast_to(held[:1].cumprod(axis=1), held.shape, chunks=held.chunks),
+            dask_array.take(held, [38, 1, 5], axis=1),
+            dask_array.histogram(x, bins=4, range=(0, 1))[0],
+            dask_array.squeeze(x.max(axis=0, keepdims=True), axis=0),
+            dask_array.from_map(np.ones, [2, 3], chunks=((2, 3),)),
         )
     )
 

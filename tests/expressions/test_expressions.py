@@ -101,6 +101,7 @@ BINARY = [
     *[operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod],
     *[operator.lt, operator.ge, operator.eq, operator.ne, operator.and_, operator.or_, operator.xor],
     *[operator.pow, np.maximum, np.fmin, np.hypot, np.arctan2, np.logical_and, np.copysign],
+    *[reductions._cumsum_merge, reductions._cumprod_merge],
 ]
 
 

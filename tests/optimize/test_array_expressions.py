@@ -7,6 +7,8 @@ from functools import partial
 from typing import Any
 
 import dask
+import hypothesis
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 
@@ -16,8 +18,9 @@ from dask_mars.graph.chunks import layer_of
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.fronts import ReadOptions, symbolic_graph
 from dask_mars.optimize.library_code import is_library_code
+from dask_mars.optimize.passes import Limits
 from dask_mars.optimize.passes.compose import compose
-from dask_mars.optimize.prepare import prepare
+from dask_mars.optimize.prepare import PrepareOptions, prepare
 from tests.array_expressions import dask_array
 from tests.graphs import handed_over, symbolic
 from tests.symbolic import evaluate, passed
@@ -47,6 +50,10 @@ def drawn() -> Any:
 SOURCES = (held, drawn)
 
 
+def _made(value: int, by: float) -> Any:
+    return np.full(((7, 5)[value > 2], 6), value * by)
+
+
 def _with_block_info(block: Any, block_info: Any = None) -> Any:
     return block + block_info[0]["chunk-location"][0]
 
@@ -54,7 +61,7 @@ def _with_block_info(block: Any, block_info: Any = None) -> Any:
 #: Kinds of expressions.
 KINDS: dict[str, Any] = {
     "elementwise": lambda x: np.sqrt(x * 2 + 1) - x / 3,
-    "broadcast": lambda x: x + x[0] - x[:, :1],
+    "of several shapes": lambda x: x + x[0] - x[:, :1],
     "transposed": lambda x: x.T + 1,
     "with its transpose": lambda x: x[:15, :15] + x[:15, :15].T,
     "where": lambda x: da.where(x > 0.5, x, -x),
@@ -77,10 +84,13 @@ KINDS: dict[str, Any] = {
     "shifted": lambda x: x[1:, 1:] - x[:-1, :-1],
     "integer": lambda x: x[3] + x[:, 2][0],
     "new axis": lambda x: x[:, None] + x[None],
-    "fancy": lambda x: x[[4, 1, 20, 1]][:, [3, 3]],
+    "fancy": lambda x: x[[4, 1, 20, 1]][:, [3, 1, 3]],
     "mask": lambda x: x[x > 0.5],
     "concatenate": lambda x: da.concatenate([x, x + 1], axis=1),
     "stack": lambda x: da.stack([x, x * 2]).sum(axis=0),
+    "squeezed": lambda x: da.squeeze(x.rechunk(24)[:, :1].map_blocks(np.sqrt), axis=1),
+    "broadcast": lambda x: da.broadcast_to(x[:1] + 1, (3, 24, 18), chunks=(2, 9, x.chunks[1])),
+    "from_map": lambda x: da.from_map(_made, [[1, 2], [3, 4]], chunks=((7, 5), (6, 6)), by=2.5) * 2,
     "reshape": lambda x: x.reshape(4, 6, 18),
     "overlap": lambda x: x.map_overlap(lambda b: b + b.sum() * 0, depth=1, boundary="reflect"),
     "no boundary": lambda x: x.map_overlap(lambda b: b * 2, depth={0: (1, 2), 1: 0}, boundary="none"),
@@ -90,6 +100,11 @@ KINDS: dict[str, Any] = {
     "new axes": lambda x: x.map_blocks(lambda b: b[..., None], new_axis=2, dtype=float),
     "dropped axis": lambda x: x.map_blocks(lambda b: b.sum(axis=1), drop_axis=1, dtype=float),
     "cumsum": lambda x: x.cumsum(axis=0),
+    "cumulative with a dtype": lambda x: da.nancumprod(da.where(x > 0.5, np.nan, x), axis=1, dtype="f4"),
+    "cumulative along all axes": lambda x: da.cumsum(x),
+    "cumulative of masked": lambda x: x.map_blocks(np.ma.masked_greater, 0.5).cumsum(axis=0),
+    "cumulative of an empty block": lambda x: x[x[:, 0] > 0.9].cumsum(axis=0),
+    "cumulative mean": lambda x: x.cumsum(axis=0).mean(),
     "blelloch": lambda x: da.cumsum(x, axis=1, method="blelloch"),
     "matmul": lambda x: x @ x.T,
     "tensordot": lambda x: da.tensordot(x, x, axes=([0], [0])),
@@ -99,6 +114,9 @@ KINDS: dict[str, Any] = {
     "pad": lambda x: da.pad(x, 2, mode="edge"),
     "topk": lambda x: da.topk(x, 3, axis=0),
     "histogram": lambda x: da.histogram(x, bins=8, range=(0, 1))[0],
+    "histogram with weights": lambda x: da.histogram(x, bins=[0, 0.2, 0.7, 1], weights=x, density=True)[0],
+    "histogram of a range to compute": lambda x: da.histogram(x, bins=8, range=(x.min(), 1))[0],
+    "histogram of many bins": lambda x: da.histogram(x, bins=9000, range=(0, 1))[0],
     "percentile": lambda x: da.percentile(x.ravel(), [20, 70]),
     "unique": lambda x: da.unique((x * 5).astype(int)),
     "svd": lambda x: da.linalg.svd(x.rechunk({1: -1}))[1],
@@ -121,6 +139,37 @@ def _assigned(x: Any) -> Any:
     return x
 
 
+#: Steps of random chains, each an array of two dimensions of another one, with a number to vary it.
+STEPS: tuple[Any, ...] = (
+    lambda x, n: x * 2 + n,
+    lambda x, n: x - x.mean(axis=n % 2, keepdims=True),
+    lambda x, n: (da.cumsum, da.nancumsum)[n // 2](x, axis=n % 2),
+    lambda x, n: x[n % 3 :: 1 + n % 2, ::-1],
+    lambda x, n: da.take(x, [(5 * at + n) % x.shape[n % 2] for at in range(x.shape[n % 2])], axis=n % 2),
+    lambda x, n: x.rechunk((4 + n, 5)),
+    lambda x, n: da.pad(x, 1 + n, mode=("edge", "constant", "reflect", "wrap")[n]),
+    lambda x, n: da.concatenate([x, x + 1], axis=n % 2),
+    lambda x, n: x.T + n,
+    lambda x, n: da.squeeze(da.stack([x, x]).max(axis=0, keepdims=True), axis=0) + n,
+    lambda x, n: da.broadcast_to(x[n : n + 1], x.shape) + x,
+    lambda x, n: x + da.histogram(x, bins=3 + n, range=(0, 2))[0].sum(),
+)
+
+
+@hypothesis.given(
+    steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 3)), min_size=1, max_size=4),
+    room=st.sampled_from([0, 1 << 40]),
+    source=st.sampled_from(SOURCES),
+)
+def test_random_chains(steps, room, source):
+    x = source()
+    for step, number in steps:
+        x = step(x, number)
+    dsk, wanted = handed_over(x)
+    graph = prepare(dsk, wanted, PrepareOptions(Limits(2, lambda: room)))
+    assert_equal(evaluate(graph)[wanted[0]], x.compute(scheduler="sync"))
+
+
 def assert_equal(value: Any, expected: Any) -> None:
     assert type(value) is type(expected)
     assert value.dtype == expected.dtype
@@ -140,10 +189,10 @@ WITH_TASKS = {
     "arange": ("arange",),
     "linspace": ("linspace",),
     "fancy": ("shuffle-", "getitem-"),
-    "cumsum": ("cumsum",),
     "blelloch": ("cumsum",),
-    "pad": ("broadcast_to",),
-    "histogram": ("histogram",),
+    "cumulative of an empty block": ("getitem-", "cumsum"),
+    "histogram of a range to compute": ("histogram", "linspace"),
+    "histogram of many bins": ("histogram",),
     "percentile": ("reshape", "percentile"),
     "unique": ("unique-",),
     "svd": ("qr-", "stack-r", "svd-"),
@@ -165,7 +214,7 @@ def test_only_sources_and_assembly_are_tasks(kind):
 
 #: Kinds with functions of the user's, which are not passed to threads of the user's process.
 WITH_USERS_FUNCTIONS = {"overlap", "no boundary", "map_blocks", "block_info", "block_id", "new axes"}
-WITH_USERS_FUNCTIONS |= {"dropped axis", "gufunc", "delayed"}
+WITH_USERS_FUNCTIONS |= {"dropped axis", "gufunc", "delayed", "from_map"}
 
 
 def test_functions_of_the_package_are_library_code():
@@ -185,13 +234,16 @@ def test_reads_of_an_object_are_records(runtime):
 
 
 @pytest.mark.parametrize("room", [0, 1 << 20])
-def test_rechunk_is_one_step_where_there_is_room(room):
-    x = drawn().rechunk((24, 3)) + 1
+@pytest.mark.parametrize(
+    ("make", "blocks"), [(lambda x: x.rechunk((24, 3)), 16 + 6), (lambda x: x[[4, 1, 20, 1]], 8 + 4)]
+)
+def test_rechunk_and_shuffle_are_one_step_where_there_is_room(room, make, blocks):
+    x = make(drawn())
     dsk, wanted = handed_over(x)
     tasks, lazy, *_ = symbolic_graph(dsk, ReadOptions(resident_bytes=lambda: room))
     graph = convert(tasks, wanted, lazy)
     # The blocks before and after, the assembly, and pieces between them where there is no room.
-    assert (len(graph) == 16 + 6 + 6 + 1) == bool(room)
+    assert (len(graph) == blocks + 1) == bool(room)
     values = evaluate(graph)
     np.testing.assert_array_equal(values[wanted[0]], x.compute(scheduler="sync"))
 
@@ -305,3 +357,16 @@ def test_xarray(kind, xarray, runtime):
     assert symbolic(*[variable.data for variable in XARRAY[kind](data).values()])
     expected = XARRAY[kind](data).compute(scheduler="sync")
     xarray.testing.assert_identical(XARRAY[kind](data).compute(scheduler=runtime.get), expected)
+
+
+def test_datasets_that_dask_itself_computes(xarray, runtime):
+    a = xarray.DataArray(HELD, dims=("t", "x")).chunk(t=7, x=5)
+    data = xarray.Dataset({"a": a - a.mean("t"), "b": a * 2})
+    graph, tasks = symbolic(data, a.data.sum())
+    assert len(tasks) <= len(a.data.dask) + 3 < len(graph)
+    expected = data.compute(scheduler="sync"), a.data.sum().compute(scheduler="sync")
+    found = dask.compute(data, a.data.sum(), scheduler=runtime.get)
+    xarray.testing.assert_identical(found[0], expected[0])
+    assert found[1] == expected[1]
+    (persisted,) = dask.persist(data, scheduler=runtime.get)
+    xarray.testing.assert_identical(persisted.compute(scheduler="sync"), expected[0])

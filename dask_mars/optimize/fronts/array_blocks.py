@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from numbers import Integral
 from typing import Any
 
+import numpy as np
 from dask.highlevelgraph import Layer
 from dask.utils import M
 
 from dask_mars.dask_api import is_gone
-from dask_mars.dask_api.arrays import getitem
+from dask_mars.dask_api.arrays import _block_hist, getitem
 from dask_mars.dask_api.core import Alias, List, Task, TaskRef
 from dask_mars.graph.chunks import Key
 from dask_mars.optimize.fronts.base import ChunkRecord, LayerRecords, LazyLayer, NotSymbolic, TaskCompiler
@@ -26,9 +28,13 @@ Block = tuple[int, ...]
 class ExpressionLayer(Layer):  # type: ignore[misc]
     """The blocks of an expression, compiled when needed; as a mapping, the tasks that the expression makes."""
 
-    def __init__(self, name: str, expression: Any, compile_records: Callable[..., LayerRecords]) -> None:
+    def __init__(
+        self, name: str, expression: Any, compile_records: Callable[..., LayerRecords], resident_bytes: int = 0
+    ) -> None:
         super().__init__()
         self.name = name
+        #: Bytes of the blocks whose parts it reads in place.
+        self.resident_bytes = resident_bytes
         self._expression = expression
         self._compile = compile_records
 
@@ -208,6 +214,162 @@ class ReshapedBlocks(_Blocks):
 
     def _task(self, key: Key, source: Key, shape: tuple[int, ...]) -> Task:
         return Task(key, M.reshape, TaskRef(source), shape)
+
+
+class SqueezedBlocks(_Blocks):
+    """Blocks without axes of length one."""
+
+    def record(self, key: tuple[Any, ...]) -> ChunkRecord | None:
+        """Return the record of a block."""
+        if key not in self:
+            return None
+        at, gone = iter(key[1:]), self._expression._axis_set
+        source = self._expression.array
+        block = (source._name, *[0 if axis in gone else next(at) for axis in range(source.ndim)])
+        operand, literals = self._operand(None, partial(self._task, key, block))
+        return ChunkRecord(operand, literals, (block,))
+
+    def _task(self, key: Key, source: Key) -> Task:
+        return Task(key, np.squeeze, TaskRef(source), axis=tuple(sorted(self._expression._axis_set)))
+
+
+class ShuffledBlocks(_Blocks):
+    """Elements along one axis in another order, each block assembled from parts that it reads in place."""
+
+    def __init__(self, name: str, expression: Any, compiler: TaskCompiler) -> None:
+        super().__init__(name, expression, compiler)
+        source, self._axis = expression.array, expression.axis
+        self._source = source._name
+        self._ends = np.cumsum(source.chunks[self._axis])
+        #: By position along the axis: the blocks to read, and the literals.
+        self._plans: dict[int, tuple[list[int], tuple[Any, ...]]] = {}
+
+    def record(self, key: tuple[Any, ...]) -> ChunkRecord | None:
+        """Return the record of a block."""
+        if key not in self:
+            return None
+        at = self._axis + 1
+        if key[at] not in self._plans:
+            self._plans[key[at]] = self._plan(self._expression._new_chunks[key[at]])
+        blocks, literals = self._plans[key[at]]
+        sources = [(self._source, *key[1:at], block, *key[at + 1 :]) for block in blocks]
+        operand, _ = self._operand(len(sources), partial(self._task, key, sources, literals))
+        return ChunkRecord(operand, literals, sources)
+
+    def _plan(self, places: Sequence[int]) -> tuple[list[int], tuple[Any, ...]]:
+        taken = np.array(places)
+        order = np.argsort(taken)
+        in_order = taken[order]
+        blocks, starts = np.unique(np.searchsorted(self._ends, in_order, side="right"), return_index=True)
+        indices = [
+            part - (self._ends[block - 1] if block else 0)
+            for block, part in zip(blocks, np.split(in_order, starts[1:]), strict=True)
+        ]
+        if len(blocks) == 1:
+            return blocks.tolist(), (self._index(indices[0][np.argsort(order)]),)
+        return blocks.tolist(), (*map(self._index, indices), (1, order), self._axis)
+
+    def _index(self, places: Any) -> tuple[int, Any]:
+        # dask-array's functions expect an index behind a number.
+        index = [_WHOLE] * len(self._counts)
+        index[self._axis] = places.astype(np.min_scalar_type(max(self._expression.array.chunks[self._axis])))
+        return 1, tuple(index)
+
+    def _task(self, key: Key, sources: Sequence[Key], literals: tuple[Any, ...]) -> Task:
+        from dask_mars.dask_api.expressions import _getitem, concatenate_arrays
+
+        if is_gone(_getitem) or is_gone(concatenate_arrays):
+            raise NotSymbolic("dask-array has no concatenate_arrays")
+        indices, rest = literals[: len(sources)], literals[len(sources) :]
+        parts = [
+            Task(None, _getitem, TaskRef(source), index) for source, index in zip(sources, indices, strict=True)
+        ]
+        return Task(key, concatenate_arrays, List(*parts), *rest) if rest else parts[0]
+
+
+class HistogramBlocks(_Blocks):
+    """Counts of the numbers of each block in bins, a row for each block."""
+
+    def __init__(self, name: str, expression: Any, compiler: TaskCompiler) -> None:
+        super().__init__(name, expression, compiler)
+        if is_gone(_block_hist):
+            raise NotSymbolic("Dask has no _block_hist")
+        arrays = (expression.array,) if expression.weights is None else (expression.array, expression.weights)
+        self._sources = [array._name for array in arrays]
+        self._blocks = list(itertools.product(*map(range, expression.array.numblocks)))
+        self._bins_range = [expression.bins, [expression.range_start, expression.range_stop]]
+
+    def record(self, key: tuple[Any, ...]) -> ChunkRecord | None:
+        """Return the record of a block."""
+        if key not in self:
+            return None
+        block = self._blocks[key[1]]
+        sources = [(source, *block) for source in self._sources]
+        operand, literals = self._operand(None, partial(self._task, key, sources))
+        # An array may have itself as its weights.
+        return ChunkRecord(operand, literals, list(dict.fromkeys(sources)))
+
+    def _task(self, key: Key, sources: Sequence[Key]) -> Task:
+        values, *weights = map(TaskRef, sources)
+        return Task(key, _block_hist, values, self._bins_range, *weights)
+
+
+def name_of_scans(name: str) -> str:
+    """Return the name of the running sums of each block alone."""
+    return f"{name}-chunk"
+
+
+class CumulativeBlocks(_Blocks):
+    """Running sums: those of each block alone, with the total of the blocks before it."""
+
+    def __init__(self, name: str, expression: Any, compiler: TaskCompiler) -> None:
+        from dask_mars.dask_api.expressions import _cum_tail
+
+        super().__init__(name, expression, compiler)
+        if is_gone(_cum_tail):
+            raise NotSymbolic("dask-array has no _cum_tail")
+        self._scans = name_of_scans(name)
+        self._axis: int = expression.axis
+        axis, identity = self._axis, expression.ident
+        last = (*itertools.repeat(_WHOLE, axis), slice(-1, None), *[_WHOLE] * (len(self._counts) - axis - 1))
+        self._tail = partial(_cum_tail, operator.getitem, last, identity, axis)
+        self._first_total = partial(np.full_like, expression.array._meta, identity, expression.dtype)
+
+    def __contains__(self, key: tuple[Any, ...]) -> bool:
+        """Return whether a key with the layer's name is that of a block, or of the total before it."""
+        return super().__contains__((key[0], *key[2:]) if _is_total(key) else key)
+
+    def record(self, key: tuple[Any, ...]) -> ChunkRecord | Alias | None:
+        """Return the record of a block, or of the total before it."""
+        if key not in self:
+            return None
+        is_total, axis = _is_total(key), self._axis
+        block = key[2:] if is_total else key[1:]
+        if not block[axis]:
+            return self._total_before_all(key, block) if is_total else Alias(key, (self._scans, *block))
+        if is_total:
+            block = (*block[:axis], block[axis] - 1, *block[axis + 1 :])
+        sources = (self._name, _TOTAL, *block), (self._scans, *block)
+        operand, literals = self._operand(is_total, partial(self._task, key, is_total, sources))
+        return ChunkRecord(operand, literals, sources)
+
+    def _task(self, key: Key, is_total: bool, sources: tuple[Key, Key]) -> Task:
+        total, scan = map(TaskRef, sources)
+        return Task(key, self._expression.binop, total, Task(None, self._tail, scan) if is_total else scan)
+
+    def _total_before_all(self, key: Key, block: Block) -> ChunkRecord:
+        sizes = [along[at] for along, at in zip(self._expression.chunks, block, strict=True)]
+        shape = (*sizes[: self._axis], 1, *sizes[self._axis + 1 :])
+        operand, _ = self._operand(None, lambda: Task(key, self._first_total, shape=shape))
+        return ChunkRecord(operand, (shape,), ())
+
+
+#: Behind the layer's name in the key of the total before a block.
+_TOTAL = "extra"
+
+
+def _is_total(key: tuple[Any, ...]) -> bool:
+    return len(key) > 1 and type(key[1]) is str and key[1] == _TOTAL
 
 
 class ReducedBlocks(_Blocks):

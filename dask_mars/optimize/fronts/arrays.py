@@ -5,6 +5,7 @@ An expression that this module does not know stays a layer of its own tasks, and
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import logging
 import sys
@@ -19,16 +20,21 @@ from dask.utils import typename
 
 from dask_mars.dask_api import is_gone
 from dask_mars.dask_api.arrays import ArrayOverlapLayer, getter, getter_nofancy
-from dask_mars.dask_api.core import Expr, TaskRef, _ExprSequence, original_of
+from dask_mars.dask_api.core import CompositeExpr, Expr, TaskRef, _ExprSequence, original_of
 from dask_mars.graph.chunks import flatten
 from dask_mars.optimize.fronts.array_blocks import (
     ConcatenatedBlocks,
+    CumulativeBlocks,
     ExpressionLayer,
+    HistogramBlocks,
     OtherNames,
     ReducedBlocks,
     ReshapedBlocks,
+    ShuffledBlocks,
     SlicedBlocks,
+    SqueezedBlocks,
     StackedBlocks,
+    name_of_scans,
 )
 from dask_mars.optimize.fronts.base import LayerRecords, ReadOptions, Symbolic
 from dask_mars.optimize.fronts.layers import divided
@@ -37,16 +43,17 @@ from dask_mars.optimize.fronts.rechunk import DirectRechunk, are_known, array_by
 
 logger = logging.getLogger(__name__)
 
+#: Maximum edges of a histogram, and indices of a shuffle, that each block has among its literals.
+_MOST_EDGES = _MOST_INDICES = 1 << 12
+
 
 def read_array_expressions(dsk: Any, options: ReadOptions) -> Symbolic | None:
     """Read expressions of `dask_array`; return None if there are others among them."""
     if "dask_array" not in sys.modules or not isinstance(dsk, Expr):
         return None
-    from dask_mars.dask_api.expressions import ArrayExpr
-
     roots = dsk.dependencies() if isinstance(dsk, _ExprSequence) else ()
     graph = _Graph()
-    if not roots or not all(isinstance(root, ArrayExpr) and graph.add(root) for root in roots):
+    if not roots or not all(map(graph.add, roots)):
         return None
     residents = None if options.resident_bytes is None else Residents(options.resident_bytes)
     graph.reserve_rechunks(residents if options.fuse_layers else None)
@@ -71,20 +78,20 @@ class _Graph:
             expression = stack.pop()
             if expression._name in self.layers:
                 continue
-            if not isinstance(expression, ArrayExpr):
+            if not isinstance(expression, (ArrayExpr, CompositeExpr)):
                 return False
             self._add(expression)
             stack += expression.dependencies()
         return True
 
     def reserve_rechunks(self, residents: Residents | None) -> None:
-        """Leave rechunks in one step only where memory has room for their arrays."""
-        direct = [layer for layer in self.layers.values() if isinstance(layer, DirectRechunk)]
-        sizes = [array_bytes(layer.new, (layer.collection_annotations or {})["dtype"]) for layer in direct]
-        if residents is not None and residents.reserve(sum(sizes)):
+        """Leave rechunks and shuffles in one step only where memory has room for their arrays."""
+        sizes = {name: size for name, layer in self.layers.items() if (size := _resident_bytes(layer))}
+        if residents is not None and residents.reserve(sum(sizes.values())):
             return
-        for layer in direct:
-            self.layers[layer.name] = tasks = MaterializedLayer(dict(layer.mapping))
+        for name in sizes:
+            layer = self.layers[name]
+            self.layers[name] = tasks = MaterializedLayer(dict(layer))
             tasks.collection_annotations = layer.collection_annotations
 
     def _add_source(self, expression: Any) -> None:
@@ -108,16 +115,35 @@ class _Graph:
                 return
         self._keep(expression._name, expression, _layer(expression, expression._name))
 
+    def _add_scans(self, expression: Any) -> None:
+        """Add the layer of the running sums of each block alone."""
+        name = name_of_scans(expression._name)
+        self.layers[name] = layer = _scans(expression, name)
+        layer.collection_annotations = _said(expression)
+        self.dependencies[name] = self.dependencies[expression._name]
+        self.dependencies[expression._name] = {name}
+
     def _keep(self, name: str, expression: Any, layer: Layer | None) -> None:
-        from dask_mars.dask_api.expressions import FromArray
+        from dask_mars.dask_api.expressions import CumReduction, FromArray
 
         if layer is None:
             layer = MaterializedLayer(expression._layer())
         layer.collection_annotations = _said(expression)
         self.layers[name] = layer
         self.dependencies[name] = {source._name for source in expression.dependencies()}
-        if isinstance(expression, FromArray) and not (layer.is_materialized() or expression.inline_array):
+        if layer.is_materialized():
+            return
+        if isinstance(expression, FromArray) and not expression.inline_array:
             self._add_source(expression)
+        elif isinstance(expression, CumReduction):
+            self._add_scans(expression)
+
+
+def _resident_bytes(layer: Layer) -> int:
+    """Return the bytes of the blocks whose parts a layer reads in place."""
+    if isinstance(layer, DirectRechunk):
+        return array_bytes(layer.new, (layer.collection_annotations or {})["dtype"])
+    return layer.resident_bytes if isinstance(layer, ExpressionLayer) else 0
 
 
 def _contracts(expression: Any) -> bool:
@@ -146,6 +172,7 @@ def _layer(expression: Any, name: str) -> Layer | None:
     makers: tuple[tuple[type, Callable[[Any, str], Layer | None]], ...] = (
         (expressions.Blockwise, _blockwise),
         (expressions.BroadcastTrick, _full),
+        (expressions.BroadcastTo, _broadcast),
         (expressions.Random, _random),
         (expressions.OverlapInternal, _overlap),
         (expressions.PartialReduce, partial(_blocks, ReducedBlocks)),
@@ -156,9 +183,14 @@ def _layer(expression: Any, name: str) -> Layer | None:
         (expressions.Stack, partial(_blocks, StackedBlocks)),
         (expressions.ReshapeLowered, partial(_blocks, ReshapedBlocks)),
         (expressions.ExpandDims, _expand),
+        (expressions.Squeeze, partial(_blocks, SqueezedBlocks)),
+        (expressions.CumReduction, _cumulative),
+        (expressions.HistogramBinned, _histogram),
         (expressions.ArgChunk, _arg_chunk),
         (expressions.FromArray, _from_array),
+        (expressions.FromMap, _from_map),
         (expressions.TasksRechunk, _rechunk),
+        (expressions.Shuffle, _shuffle),
     )
     kind = type(expression)
     for known, make in makers:
@@ -220,6 +252,22 @@ def _full(expression: Any, name: str) -> Layer | None:
     return layer
 
 
+def _broadcast(expression: Any, name: str) -> Layer | None:
+    from dask_mars.dask_api.expressions import ArrayChunkShapeDep, blockwise
+
+    source, chunks = expression.array, expression.chunks
+    indices = tuple(range(len(chunks)))
+    layer: Layer = blockwise(
+        np.broadcast_to,
+        name,
+        indices,
+        *(source._name, indices[len(chunks) - source.ndim :]),
+        *(ArrayChunkShapeDep(chunks), indices),
+        numblocks={source._name: source.numblocks},
+    )
+    return layer
+
+
 def _random(expression: Any, name: str) -> Layer | None:
     from dask_mars.dask_api.expressions import ArrayChunkShapeDep, ArrayValuesDep, blockwise
 
@@ -228,14 +276,16 @@ def _random(expression: Any, name: str) -> Layer | None:
     seeds, _, _, generator, apply = expression._info
     chunks = expression.chunks
     indices = tuple(range(len(chunks)))
-    blocks = itertools.product(*[range(len(sizes)) for sizes in chunks])
+    # Without a tuple for each block.
+    by_block = np.empty(len(seeds), object)
+    by_block[:] = seeds
     shapes = ArrayChunkShapeDep(expression._base_chunks)
     layer: Layer = blockwise(
         apply,
         name,
         indices,
         *(generator, None, expression.distribution, None),
-        *(ArrayValuesDep(chunks, dict(zip(blocks, seeds, strict=True))), indices),
+        *(ArrayValuesDep(chunks, by_block.reshape(tuple(map(len, chunks)))), indices),
         *(shapes, indices[: len(shapes.chunks)]),
         *(tuple(expression.args), None, dict(expression.kwargs), None),
         numblocks={},
@@ -263,6 +313,15 @@ def _rechunk(expression: Any, name: str) -> Layer | None:
     if len(plan_rechunk(source.chunks, new, meta.dtype.itemsize, *limits)) > 1:
         return None
     return DirectRechunk(ExpressionLayer(name, expression, OtherNames), name, source._name, source.chunks, new)
+
+
+def _shuffle(expression: Any, name: str) -> Layer | None:
+    source, meta = expression.array, expression._meta
+    if type(meta) is not np.ndarray or meta.dtype.hasobject or not are_known(source.chunks, source.chunks):
+        return None
+    if max(map(len, expression._new_chunks), default=0) > _MOST_INDICES:
+        return None
+    return ExpressionLayer(name, expression, ShuffledBlocks, array_bytes(source.chunks, meta.dtype))
 
 
 def _concatenate(expression: Any, name: str) -> Layer | None:
@@ -309,6 +368,47 @@ def _arg_chunk(expression: Any, name: str) -> Layer | None:
     return layer
 
 
+def _cumulative(expression: Any, name: str) -> Layer | None:
+    # An unknown size is NaN, which is unequal to itself.
+    if any(size != size for sizes in expression.chunks for size in sizes):
+        return None
+    _takes_dtype(expression.func)
+    return ExpressionLayer(name, expression, CumulativeBlocks)
+
+
+def _scans(expression: Any, name: str) -> Layer:
+    """Return the layer of a cumulative function of each block alone."""
+    from dask_mars.dask_api.expressions import blockwise
+
+    source, function = expression.array, partial(expression.func, axis=expression.axis)
+    if _takes_dtype(expression.func):
+        function = partial(function, dtype=expression.dtype)
+    indices = tuple(range(source.ndim))
+    layer: Layer = blockwise(
+        function, name, indices, source._name, indices, numblocks={source._name: source.numblocks}
+    )
+    return layer
+
+
+def _takes_dtype(function: Callable[..., Any]) -> bool:
+    """Return whether dask-array passes a dtype to a cumulative function."""
+    try:
+        return "dtype" in inspect.signature(function).parameters
+    except ValueError:
+        is_ufunc = isinstance(getattr(function, "__self__", None), np.ufunc)
+        return is_ufunc and function.__name__ == "accumulate"
+
+
+def _histogram(expression: Any, name: str) -> Layer | None:
+    bins, ends = expression.bins, (expression.range_start, expression.range_stop)
+    # Edges to compute are chunks themselves, and many edges are stored once for all blocks.
+    if type(bins) is not np.ndarray or bins.size > _MOST_EDGES:
+        return None
+    if any(isinstance(end, Expr) or is_dask_collection(end) for end in ends):
+        return None
+    return ExpressionLayer(name, expression, HistogramBlocks)
+
+
 def _original(name: str) -> str:
     """Return the key of the object that the blocks of a layer are read from, as Dask names it."""
     return f"original-{name}"
@@ -347,5 +447,26 @@ def _from_array(expression: Any, name: str) -> Layer | None:
         numblocks={},
         _data_producer=True,
         **({} if is_plain else {"asarray": expression.asarray_arg, "lock": lock}),
+    )
+    return layer
+
+
+def _from_map(expression: Any, name: str) -> Layer | None:
+    from dask_mars.dask_api.expressions import ArrayChunkShapeDep, ArrayValuesDep, _map_block, blockwise
+
+    function, values = expression.operand("func"), expression.operand("values")
+    keywords, chunks = expression.operand("kwargs") or {}, expression.chunks
+    if is_gone(_map_block) or any(map(is_dask_collection, [function, *keywords.values()])):
+        return None
+    indices = tuple(range(len(chunks)))
+    layer: Layer = blockwise(
+        _map_block,
+        name,
+        indices,
+        *(function, None),
+        *(ArrayValuesDep(chunks, values), indices),
+        *(ArrayChunkShapeDep(chunks), indices),
+        *(keywords, None),
+        numblocks={},
     )
     return layer

@@ -6,11 +6,12 @@ block costs only the keys of its inputs and the literals that differ from block 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from numbers import Integral
 from typing import Any
 
+import numpy as np
 from dask.highlevelgraph import Layer
 
 from dask_mars.dask_api import is_gone
@@ -85,11 +86,7 @@ class BlockwiseRecords:
         compiler.emit_result(program, task, local)
         if stores_chunk(program.functions):
             raise NotSymbolic("it stores chunks")
-        #: Literals by the shape of the block, if they differ only by it: most blocks have the same shape.
-        self._by_shape: dict[Any, tuple[Any, ...]] | None = None
-        if len(self._varying) == 1 and set(map(type, layer.io_deps.values())) == {ArrayChunkShapeDep}:
-            self._by_shape = {}
-        self._literals = tuple(program.literals)
+        self._literals_at = _literals_getter(tuple(program.literals), self._varying, layer.io_deps.values())
         self._makers = [makers.get(key) or _constant_key_maker(key) for key in program.input_keys]
         self._operand = compiler.operand_of(layer.output, program)
 
@@ -140,24 +137,41 @@ class BlockwiseRecords:
                 # Functions receive their block's position, and expect Python's integers.
                 at = tuple(map(int, at))
                 break
-        coordinates = at + self._dummies
-        input_keys = [maker(coordinates) for maker in self._makers]
-        literals = self._literals_at(coordinates) if self._varying else self._literals
-        return ChunkRecord(self._operand, literals, input_keys)
+        coordinates = at + self._dummies if self._dummies else at
+        input_keys = [maker(coordinates) for maker in self._makers] if self._makers else ()
+        return ChunkRecord(self._operand, self._literals_at(coordinates), input_keys)
 
-    def _literals_at(self, coordinates: tuple[Any, ...]) -> tuple[Any, ...]:
-        if self._by_shape is not None:
-            ((position, get),) = self._varying
-            shape = get(coordinates)
-            known = self._by_shape.get(shape)
-            if known is None:
-                known = (*self._literals[:position], shape, *self._literals[position + 1 :])
-                self._by_shape[shape] = known
-            return known
-        literals = list(self._literals)
-        for position, get in self._varying:
-            literals[position] = get(coordinates)
-        return tuple(literals)
+
+def _literals_getter(
+    literals: tuple[Any, ...],
+    varying: list[tuple[int, Callable[[tuple[Any, ...]], Any]]],
+    sources: Collection[Any],
+) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """Return a function from a block's coordinates, dummies included, to its literals."""
+    if not varying:
+        return lambda _: literals
+    if len(varying) == 1 and set(map(type, sources)) == {ArrayChunkShapeDep}:
+        # Most blocks have the same shape, so they share their literals.
+        ((only, shape_of),) = varying
+        by_shape: dict[Any, tuple[Any, ...]] = {}
+        find = by_shape.get
+
+        def shared(coordinates: tuple[Any, ...]) -> tuple[Any, ...]:
+            shape = shape_of(coordinates)
+            found = find(shape)
+            if found is None:
+                found = by_shape[shape] = (*literals[:only], shape, *literals[only + 1 :])
+            return found
+
+        return shared
+
+    def own(coordinates: tuple[Any, ...]) -> tuple[Any, ...]:
+        found = list(literals)
+        for position, get in varying:
+            found[position] = get(coordinates)
+        return tuple(found)
+
+    return own
 
 
 def _literal_getter(source: Any, where: tuple[int, ...]) -> Callable[[tuple[Any, ...]], Any]:
@@ -168,6 +182,9 @@ def _literal_getter(source: Any, where: tuple[int, ...]) -> Callable[[tuple[Any,
         if len(chunks) == 1:
             (sizes,), (only,) = chunks, where
             return lambda at: (sizes[at[only]],)
+        if len(chunks) == 2:
+            (rows, columns), (row, column) = chunks, where
+            return lambda at: (rows[at[row]], columns[at[column]])
         return lambda at: tuple([sizes[at[c]] for sizes, c in zip(chunks, where, strict=True)])
 
     def get(coordinates: tuple[Any, ...]) -> Any:
@@ -180,7 +197,7 @@ def _literal_getter(source: Any, where: tuple[int, ...]) -> Callable[[tuple[Any,
     return get
 
 
-_PLAIN = frozenset({int, float, str, bool, slice, type(None)})
+_PLAIN = frozenset({int, float, str, bool, slice, type(None), np.random.SeedSequence})
 
 
 def _is_plain(value: Any) -> bool:
