@@ -113,6 +113,19 @@ def test_partitions_of_a_dataframe_are_one_chunk_each(runtime):
     assert x.compute(scheduler=runtime.get) == pytest.approx(((table().a + table().b) * table().b).sum())
 
 
+def test_files_of_parquet_are_read_by_one_operand(tmp_path, runtime):
+    for number in range(4):
+        part(number).to_parquet(tmp_path / f"{number}.parquet")
+    df, half = dd.read_parquet(tmp_path), dd.read_parquet([tmp_path / f"{number}.parquet" for number in range(2)])
+    for x, operands in ((df.a + df.b, 1), (dd.concat([df.a, half.b]), 2)):
+        graph, _ = symbolic(x)
+        composed = passed(graph, compose)
+        read = {composed.operand_of[chunk] for chunk, sources in enumerate(composed.inputs) if not sources}
+        assert len(read - {-1}) == operands
+    expected = pd.concat([frame.a + frame.b for frame in map(part, range(4))])
+    pd.testing.assert_series_equal((df.a + df.b).compute(scheduler=runtime.get), expected)
+
+
 def test_shared_part_of_two_dataframes_is_made_once(runtime):
     df = dd.from_map(part, range(8))
     shared = df.a + 1
