@@ -37,12 +37,13 @@ _TITLES: dict[Group, str] = {
     "persisted": "Array workloads, of persisted arrays",
     "zarr": "Array workloads, from zarr",
     "real": "Real workloads",
+    "frames": "Dataframes",
     "cold": "From the first import of a process to the result",
     "tasks": "Task workloads",
     "latency": "Latency of one task",
 }
 #: Groups whose ratios have a mean that says something.
-_MEANT: tuple[Group, ...] = ("array", "expressions", "persisted", "zarr", "real", "cold")
+_MEANT: tuple[Group, ...] = ("array", "expressions", "persisted", "zarr", "real", "frames", "cold")
 
 
 @dataclass(frozen=True, slots=True)

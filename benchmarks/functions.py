@@ -198,6 +198,11 @@ def arrow_total(table: Any) -> float:
     return float(pc.sum(table["number"]).as_py() + pc.sum(pc.utf8_length(table["text"])).as_py())
 
 
+def number_of(text: str) -> int:
+    """Return the number in a text such as ``id000042``."""
+    return int(text[2:])
+
+
 def sorted_rows(block: NDArray[np.float64]) -> NDArray[np.float64]:
     """Sort each row of a block."""
     import numpy as np

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from benchmarks.peers import Get
 
-Group = Literal["array", "expressions", "persisted", "zarr", "real", "cold", "tasks", "latency"]
+Group = Literal["array", "expressions", "persisted", "zarr", "real", "frames", "cold", "tasks", "latency"]
 Bounds = tuple[float, float]
 
 #: How far apart two peers' results may lie. They add in different orders, so the last digits differ.

@@ -11,6 +11,7 @@ import dataclasses
 from typing import get_args
 
 from benchmarks.arrays import ARRAY_WORKLOADS
+from benchmarks.frames import FRAME_WORKLOADS
 from benchmarks.latency import PROBES, Probe
 from benchmarks.real import REAL_WORKLOADS
 from benchmarks.tasks import TASK_WORKLOADS
@@ -28,7 +29,7 @@ _COLD = (
     "anomalies",
 )
 
-_WARM = {workload.name: workload for workload in (*ARRAY_WORKLOADS, *REAL_WORKLOADS)}
+_WARM = {workload.name: workload for workload in (*ARRAY_WORKLOADS, *REAL_WORKLOADS, *FRAME_WORKLOADS)}
 _COLD_WORKLOADS = [
     dataclasses.replace(_WARM[name], name=f"{name}:cold", group="cold", summary=f"{_WARM[name].summary}, once")
     for name in _COLD

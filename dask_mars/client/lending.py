@@ -27,6 +27,8 @@ _LEAST_BYTES = 1 << 20
 _MOST_RESULT = 0.5
 #: Share of their time that functions may lose to the GIL, and the time after which that is known, in seconds.
 _MOST_LOST, _KNOWN_S = 0.4, 0.1
+#: Time of functions after which it is not measured any more: each reading of the counters waits for the GIL.
+_SETTLED_S = 2.0
 _COUNTERS = "/proc/self/task/{}/schedstat"
 
 
@@ -46,6 +48,10 @@ class _Losses:
         total_s, lost_s = self._times.get(functions, (0.0, 0.0))
         return total_s >= _KNOWN_S and lost_s > _MOST_LOST * total_s
 
+    def are_settled(self, functions: tuple[str, ...]) -> bool:
+        """Return whether enough is known of these functions."""
+        return functions in self._times and self._times[functions][0] >= _SETTLED_S
+
 
 losses = _Losses()
 
@@ -64,7 +70,8 @@ class Lent:
         operand = self._operands.get(operand_id)
         if operand is None:
             operand = self._operands[operand_id] = made_fast(self._graph.operands[operand_id])
-        before_s, counted_s = time.perf_counter(), _counted_s()
+        names = _names(self._graph.operands[operand_id])
+        before_s, counted_s = time.perf_counter(), None if losses.are_settled(names) else _counted_s()
         try:
             result = operand.run([_read_only(value) for value in inputs], literals)
         except Exception as error:
@@ -73,7 +80,7 @@ class Lent:
             return run_chunk(self._graph, chunk, inputs)
         if counted_s is not None and (counted_after_s := _counted_s()) is not None:
             total_s = time.perf_counter() - before_s
-            losses.add(_names(self._graph.operands[operand_id]), total_s, total_s - (counted_after_s - counted_s))
+            losses.add(names, total_s, total_s - (counted_after_s - counted_s))
         if type(result) is np.ndarray and not result.flags.writeable:
             # A view of the user's array, which may change later.
             result = result.copy()

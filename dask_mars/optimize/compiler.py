@@ -43,6 +43,7 @@ from dask_mars.optimize.client_only import (
 )
 from dask_mars.optimize.fronts.base import LazyLayer, LazyLayers
 from dask_mars.optimize.programs import (
+    READER,
     BoundSubprogram,
     Program,
     call_node,
@@ -53,6 +54,7 @@ from dask_mars.optimize.programs import (
     make_set,
     make_tuple,
     name_of,
+    token_of,
 )
 from dask_mars.store.persisted import PersistedChunk, PersistedNode, as_data, holds_persisted
 
@@ -183,7 +185,8 @@ class Compiler:
 
     def _same_function(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return one function for all equal ones: some layers make a new one for each block."""
-        if type(function) is not partial and type(function) is not MethodType:
+        kind = type(function)
+        if kind is not partial and kind is not MethodType and kind.__name__ != READER:
             return original_of(function) if ORIGINALS else function
         if self._functions.get(id(function)) is function:
             return function
@@ -193,7 +196,7 @@ class Compiler:
                 known = self._originals[id(function)] = function, original_of(function)
             function = known[1]
         # The function keeps alive the objects whose ids identify it.
-        chosen = self._functions.setdefault(_identity(function), function)
+        chosen = self._functions.setdefault(token_of(function), function)
         self._functions[id(chosen)] = chosen
         return chosen
 
@@ -481,18 +484,3 @@ def _unwrapped(node: GraphNode) -> GraphNode:
     while type(node) is Task and node.func is ProhibitReuse._identity and isinstance(node.args[0], GraphNode):
         node = node.args[0]
     return node
-
-
-def _identity(value: Any) -> Any:
-    """Return a value that is equal for equal values, as far as known."""
-    kind = type(value)
-    if kind is partial:
-        keywords = tuple([(name, _identity(item)) for name, item in value.keywords.items()])
-        return partial, _identity(value.func), tuple(map(_identity, value.args)), keywords
-    if kind is MethodType:
-        return MethodType, id(value.__self__), id(value.__func__)
-    if kind is tuple:
-        return tuple, tuple(map(_identity, value))
-    if kind is int or kind is str or kind is bool:
-        return kind, value
-    return id(value)

@@ -54,6 +54,8 @@ READERS = {
 }
 #: Packages whose functions count as reductions where their results are small.
 REDUCING_PACKAGES = ("dask.array.", "dask_array.", "numpy", "xarray.", "flox.")
+#: The first step of sums, counts, extremes and the like of a frame's partition, whose results are small.
+FRAME_REDUCTION = "dask.dataframe.dask_expr._reductions.Reduction.chunk"
 
 # -- objects ------------------------------------------------------------------------------------------------------
 

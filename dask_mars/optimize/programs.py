@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MethodType
 from typing import Any
 
 from dask_mars.dask_api.core import GraphNode
+from dask_mars.graph.callables import package_of
 from dask_mars.graph.chunks import Constant, Key, Operand, Step, Subprogram
 from dask_mars.labels import function_label
+
+#: Name of the class of Dask's readers of Parquet; Dask makes a reader for each partition.
+READER = "ParquetFunctionWrapper"
 
 
 def make_list(*items: Any) -> list[Any]:
@@ -117,3 +123,30 @@ class BoundSubprogram(Subprogram):
     def __call__(self, *inputs: Any) -> Any:
         """Run the program."""
         return self.operand.run([*inputs, *self.values], self.literals)
+
+
+def token_of(value: Any) -> Any:
+    """Return a value that is equal for equal values, as far as known."""
+    kind = type(value)
+    if kind is partial:
+        keywords = tuple([(name, token_of(item)) for name, item in value.keywords.items()])
+        return partial, token_of(value.func), tuple(map(token_of, value.args)), keywords
+    if kind is MethodType:
+        return MethodType, id(value.__self__), id(value.__func__)
+    if kind is tuple:
+        return tuple, tuple(map(token_of, value))
+    if kind is int or kind is str or kind is bool:
+        return kind, value
+    if kind.__name__ == READER and package_of(kind) == "dask":
+        return kind, _token_of_state(vars(value))
+    return id(value)
+
+
+def _token_of_state(state: Mapping[str, Any]) -> Any:
+    """Return a value that is equal for objects with equal lists of columns and the same options."""
+    found = []
+    for name, item in state.items():
+        if type(item) is dict:
+            item = _token_of_state(item)
+        found.append((name, token_of(tuple(item) if type(item) is list else item)))
+    return tuple(found)

@@ -79,6 +79,14 @@ _WITHOUT_FILES = sys.stdlib_module_names | {
 }
 
 
+#: Packages of frames, each of which has dozens of parts.
+_FRAMES = frozenset({"pandas", "pyarrow"})
+#: By id: their classes whose instances need nothing of the below, and their classes and functions that are pickled
+#: by name.
+_plain_kinds: dict[int, type] = {}
+_by_name: dict[int, Any] = {}
+
+
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     dispatch_table: ClassVar[Any] = ChainMap(_DTYPES, cloudpickle.Pickler.dispatch_table)
     thaw: Callable[[Any], Any] | None = None
@@ -89,6 +97,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         kind = type(obj)
         if self.kinds is not None:
             self.kinds[id(kind)] = kind
+        if _plain_kinds.get(id(kind)) is kind and kind not in copyreg.dispatch_table:
+            return obj.__reduce_ex__(5)
+        if _by_name.get(id(obj)) is obj:
+            return NotImplemented
         if kind is SerializableLock:
             return InterprocessLock, (obj.token,)
         self._refuse(kind, obj)
@@ -121,8 +133,12 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return _reduce_memoryview(obj)
         if not (kind is FunctionType or issubclass(kind, type)):
             # cloudpickle treats an object as a function if its `__class__` claims so.
+            if package_of(kind) in _FRAMES and kind not in self.dispatch_table:
+                _plain_kinds[id(kind)] = kind
             return NotImplemented
         reduced = super().reducer_override(obj)
+        if reduced is NotImplemented and package_of(obj) in _FRAMES:
+            _by_name[id(obj)] = obj
         if type(reduced) is tuple and len(reduced) == _BY_VALUE:
             return by_value.reduce_named(obj, reduced)
         return reduced

@@ -364,6 +364,16 @@ def bytes_to_store(value: Any) -> int:
         return len(value)
     library = package_of(kind)
     if library == "pandas" and hasattr(value, "memory_usage"):
-        # The size of strings besides their addresses would take long to compute.
-        return int(np.sum(value.memory_usage()))
+        return _frame_bytes(value)
     return int(value.nbytes) if library == "pyarrow" and hasattr(value, "nbytes") else 0
+
+
+def _frame_bytes(value: Any) -> int:
+    """Return what `memory_usage` adds up; it makes a series of each column."""
+    # The size of strings besides their addresses would take long to compute.
+    if value.ndim != 2:
+        return int(value.memory_usage())
+    total = int(value.index.memory_usage())
+    for at, dtype in enumerate(value.dtypes):
+        total += len(value) * dtype.itemsize if isinstance(dtype, np.dtype) else int(value.iloc[:, at].nbytes)
+    return total

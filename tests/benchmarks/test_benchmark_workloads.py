@@ -50,7 +50,7 @@ def directory(tmp_path_factory) -> Path:
     "name",
     [
         pytest.param(name, marks=() if name in ("products", "overlap") else pytest.mark.nightly)
-        for group in ("array", "expressions", "persisted", "zarr", "real")
+        for group in ("array", "expressions", "persisted", "zarr", "real", "frames")
         for name in GROUPS[group]
     ],
 )

@@ -11,6 +11,7 @@ from dask._task_spec import Task, TaskRef, convert_legacy_graph
 
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.fronts import ReadOptions, frames, symbolic_graph
+from dask_mars.optimize.passes import Limits, run_passes
 from dask_mars.optimize.passes.compose import compose
 from studies.graphs import handed_over
 from tests.graphs import dependencies_of, resolved, symbolic
@@ -112,6 +113,39 @@ def test_partitions_of_a_dataframe_are_one_chunk_each(runtime):
     # The parts themselves, the sum of their sums, and the name of the result that Dask knows.
     assert len(tasks) == 8 + 1 + 1
     assert x.compute(scheduler=runtime.get) == pytest.approx(((table().a + table().b) * table().b).sum())
+
+
+def fused_length(*collections: Any) -> int:
+    graph, _ = symbolic(*collections)
+    return len(run_passes(graph, Limits(workers=2)))
+
+
+def test_sums_and_counts_of_a_partition_are_one_chunk_with_it(runtime):
+    df = dd.from_map(part, range(8))
+    rows = df[df.a > 2]
+    own = rows.b.reduction(lambda values: values.sum(), aggregate=lambda sums: sums.max(), meta=("b", "f8"))
+    # The combined sums and counts, and the mean of both.
+    assert fused_length(rows.b.mean()) == 8 + 3
+    # Rows, their sum, and what a function of the user's makes of them; then both combined.
+    assert fused_length(rows.b.sum(), own) == 3 * 8 + 2
+    kept = table()[table().a > 2]
+    assert dask.compute(rows.b.mean(), own, rows.b.max(), scheduler=runtime.get)[::2] == (
+        pytest.approx(kept.b.mean()),
+        kept.b.max(),
+    )
+
+
+def test_files_of_parquet_are_read_by_one_operand(tmp_path, runtime):
+    for number in range(4):
+        part(number).to_parquet(tmp_path / f"{number}.parquet")
+    df, half = dd.read_parquet(tmp_path), dd.read_parquet([tmp_path / f"{number}.parquet" for number in range(2)])
+    for x, operands in ((df.a + df.b, 1), (dd.concat([df.a, half.b]), 2)):
+        graph, _ = symbolic(x)
+        composed = passed(graph, compose)
+        read = {composed.operand_of[chunk] for chunk, sources in enumerate(composed.inputs) if not sources}
+        assert len(read - {-1}) == operands
+    expected = pd.concat([frame.a + frame.b for frame in map(part, range(4))])
+    pd.testing.assert_series_equal((df.a + df.b).compute(scheduler=runtime.get), expected)
 
 
 def test_shared_part_of_two_dataframes_is_made_once(runtime):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import inspect
 import io
 import mmap
@@ -1015,3 +1016,22 @@ def test_what_may_hold_files_is_known_when_it_is_pickled(value: Any, may_hold_fi
     noted = may_open_files(kinds)
     assert noted is may_hold_files
     assert type(loads(payload)) is type(value)
+
+
+def test_frames_are_pickled_alike_each_time(monkeypatch):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": [1, 2], "b": ["x", None], "c": pandas.Categorical(["u", "v"])}).set_index("b")
+    frame.attrs["unit"] = Own(3)
+    for _ in range(2):
+        kinds: dict[int, type] = {}
+        found = loads(dumps(frame, kinds=kinds))
+        pandas.testing.assert_frame_equal(found, frame)
+        assert found.attrs["unit"].value == 3
+        assert {Own, pandas.DataFrame, pandas.Categorical} <= set(kinds.values())
+    monkeypatch.setitem(copyreg.dispatch_table, pandas.Categorical, lambda values: (list, (values.tolist(),)))
+    assert loads(dumps(frame.c.array)) == ["u", "v"]
+
+
+class Own:
+    def __init__(self, value: int) -> None:
+        self.value = value

@@ -41,7 +41,7 @@ from dask_mars.store.codec import CODECS
 from dask_mars.store.in_place_sealing import make_heap
 from dask_mars.store.reader import still_used
 from dask_mars.store.spill_files import SpillFiles
-from dask_mars.store.store import Store
+from dask_mars.store.store import Store, bytes_to_store
 from tests.store.test_spill_files import ZLIB
 
 pd = pytest.importorskip("pandas")
@@ -1055,3 +1055,12 @@ def test_arena_that_is_read_by_something_stays_mapped_when_closed():
     arena.close()
     os.close(descriptor)
     assert view.tolist() == [7, 7, 7, 7]
+
+
+def test_sizes_of_frames_are_what_pandas_says():
+    frame = pd.DataFrame({"a": np.arange(5, dtype="i2"), "b": np.ones(5), "c": list("vwxyz"), "d": pd.NaT})
+    frame["e"], frame["f"] = frame.c.astype("category"), frame.c.astype(object)
+    frame["g"] = pd.array([1, None, 2, 3, 4])
+    twice = pd.concat([frame, frame], axis=1)
+    for value in (frame, frame[["a", "b"]], frame.set_index(["a", "c"]), frame.head(0), twice, frame.b):
+        assert bytes_to_store(value) == np.sum(value.memory_usage())

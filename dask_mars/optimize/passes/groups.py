@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from tlz.functoolz import Compose
 
-from dask_mars.graph.callables import called_by, module_of
+from dask_mars.graph.callables import called_by, full_name, module_of
 from dask_mars.graph.chunks import ChunkGraph, Operand
-from dask_mars.optimize.known import REDUCING_PACKAGES
+from dask_mars.optimize.known import FRAME_REDUCTION, REDUCING_PACKAGES
 from dask_mars.optimize.passes.compose import compose
 from dask_mars.optimize.passes.edit import GraphEdit, Limits
 from dask_mars.optimize.passes.splice import LONGEST, Part, call_of, splice, with_calls
@@ -46,6 +46,11 @@ def is_reduction(operand: Operand) -> bool:
     if operand.in_client or not operand.input_count:
         return False
     return _is_of_packages(operand.functions[operand.steps[-1].function])
+
+
+def reduces_frame(operand: Operand) -> bool:
+    """Return whether an operand only reduces a frame's partition to a small result."""
+    return len(operand.steps) == 1 and full_name(operand.functions[0]) == FRAME_REDUCTION
 
 
 def _is_of_packages(function: Any) -> bool:

@@ -5,7 +5,8 @@ and keep both until the last of them has run. Fused they read each once; and a c
 composed with its readers, and is never stored.
 
 In each group one reduction reads all inputs of the others, and results are small compared with inputs. Members of
-a group no longer run in parallel, so there have to be enough groups.
+a group no longer run in parallel, so there have to be enough groups. Frames do not declare sizes, and have few
+partitions: a mean of filtered rows would store the rows of each for their sum and their count.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from typing import NamedTuple
 from dask_mars.graph.chunks import DATA
 from dask_mars.graph.ids import depths_of
 from dask_mars.optimize.passes.edit import GraphEdit, Limits
-from dask_mars.optimize.passes.groups import FEWEST_BYTES, SMALL_SHARE, Group, fuse_groups, is_reduction
+from dask_mars.optimize.passes.groups import (
+    FEWEST_BYTES,
+    SMALL_SHARE,
+    Group,
+    fuse_groups,
+    is_reduction,
+    reduces_frame,
+)
 from dask_mars.optimize.passes.splice import LONGEST
 
 #: Maximum inputs of a chunk that is fused with others, and maximum groups to try for it.
@@ -31,6 +39,8 @@ class _Readers(NamedTuple):
 
 def fuse_reductions(edit: GraphEdit, limits: Limits) -> None:
     """Fuse reductions that read the same chunks where enough groups are equal."""
+    if any(map(reduces_frame, edit.graph.operands)):
+        limits = limits._replace(groups_per_worker=1)
     if limits.fewest_groups is None or len(edit) < 3 * limits.fewest_groups:
         return
     groups = []
@@ -72,7 +82,8 @@ def _groups(edit: GraphEdit) -> list[_Readers]:
 def _candidates(edit: GraphEdit, uses: list[int]) -> list[int]:
     """Return the reductions that share an input with others."""
     graph, size_of = edit.graph, edit.size_of
-    reducing = [is_reduction(operand) for operand in graph.operands]
+    of_frames = [reduces_frame(operand) for operand in graph.operands]
+    reducing = [known or is_reduction(operand) for known, operand in zip(of_frames, graph.operands, strict=True)]
     if not any(reducing):
         return []
     kept = edit.fixed.union(graph.outputs)
@@ -82,6 +93,9 @@ def _candidates(edit: GraphEdit, uses: list[int]) -> list[int]:
         if operand == DATA or not reducing[operand] or not 0 < len(sources) <= _MOST_INPUTS:
             continue
         if max([uses[source] for source in sources]) < 2 or chunk in kept:
+            continue
+        if of_frames[operand]:
+            found.append(chunk)
             continue
         if not is_checked[operand]:
             # The first chunk stands for all of its operand: checking each would cost more than it could save.
