@@ -54,8 +54,9 @@ def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 #: Prefixes of environment variables that libraries read while a template imports them.
 _READ_AT_IMPORT = (
-    "ARROW", "BLIS", "BLOSC", "GOTO", "KMP", "LANG", "LC_", "LD_", "MALLOC", "MKL", "NPY", "NUMBA", "NUMEXPR",
-    "NUMPY", "OMP", "OPENBLAS", "PANDAS", "PYTHON", "TZ", "VECLIB",
+    "ARROW", "BLIS", "BLOSC", "FSSPEC", "GOTO", "JE_ARROW", "JOBLIB", "KMP", "LANG", "LC_", "LD_", "MALLOC",
+    "MIMALLOC", "MKL", "NPY", "NUMBA", "NUMEXPR", "NUMPY", "OMP", "OPENBLAS", "PANDAS", "PYTHON", "SCIPY",
+    "SKLEARN", "TZ", "VECLIB",
 )  # fmt: skip
 _CONTROL_GROUPS = Path("/proc/self/cgroup")
 
