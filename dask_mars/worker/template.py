@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib
 import io
 import os
 import pickle
@@ -86,6 +87,7 @@ def serve(options: dict[str, Any]) -> dict[str, Any]:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     hold_streams()
     load_what_arrays_need()
+    importlib.import_module("dask_mars.worker.main")
     return _Server(options).serve()
 
 
