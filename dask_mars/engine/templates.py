@@ -49,7 +49,7 @@ class Template:
         self._is_paused = begun.is_early
 
     def give_way(self, others_compute: bool) -> None:
-        """Pause it while it imports and threads compute, which would share the processors with it."""
+        """Pause it while it imports and workers compute, which would share the processors with it."""
         is_loading = self._is_loading or bool(self._libraries.pending())
         if others_compute != self._is_paused and (is_loading or self._is_paused):
             self._is_paused = others_compute
@@ -231,7 +231,7 @@ class Templates:
         return self._template
 
     def give_way(self, others_compute: bool) -> None:
-        """Let a template that imports pause while threads compute."""
+        """Let a template that imports pause while workers compute."""
         with self._lock:
             template = self._adopted()
             if template is not None:
@@ -297,6 +297,7 @@ class TemplateUser:
         self.is_unused = False
         environment = worker_environment(os.environ)
         self.is_awaiting = templates.is_loading(id(self), environment, self._timeout_s, self._are_needed)
+        self._gives_way = False
         if not self.is_awaiting:
             self._needed.clear()
         return self.is_awaiting
@@ -307,11 +308,11 @@ class TemplateUser:
             self._needed.update({name: name in found for name in new})
         return [name for name in names if self._needed[name]]
 
-    def give_way(self, threads_compute: bool) -> None:
-        """Let a template that no process waits for pause while threads compute."""
-        if not self.is_awaiting and threads_compute != self._gives_way:
-            self._gives_way = threads_compute
-            templates.give_way(threads_compute)
+    def give_way(self, workers_compute: bool) -> None:
+        """Let a template that no process waits for pause while workers compute."""
+        if not self.is_awaiting and workers_compute != self._gives_way:
+            self._gives_way = workers_compute
+            templates.give_way(workers_compute)
 
     def next_s(self, now_s: float) -> float | None:
         """Return when to check again whether it is ready, None if no process waits."""

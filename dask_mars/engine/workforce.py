@@ -118,7 +118,7 @@ class Workforce:
             self.template.leave()
         startup, runs = self._startup, self._runs.values()
         startup.note(runs, now_s)
-        self.template.give_way(bool(runs) and startup.may_use_threads(runs) and not startup.loading)
+        self.template.give_way(bool(runs))
         if not (runs or startup.loading):
             return
         if len(self._workers) < self._settings.num_workers:
