@@ -75,6 +75,11 @@ class Libraries:
                     self._open.popleft()
         return {name for names in self._open for name in names}
 
+    def pid(self) -> int | None:
+        """Return the id of the process, None until it is known."""
+        self.pending()
+        return self._pid
+
     def is_up(self) -> bool:
         """Return whether it has imported all in its requests, and can fork."""
         return bool(self._told) and not self.pending() and not self.has_ended

@@ -87,6 +87,14 @@ class Template:
         """Return whether it has been ended."""
         return self._ours.fileno() < 0
 
+    def pids(self) -> set[int]:
+        """Return the ids of both processes."""
+        return {self.pid} | ({pid} if (pid := self._libraries.pid()) is not None else set())
+
+    def connections(self) -> int:
+        """Return the number of open connections to both."""
+        return 2 - self._libraries.has_ended
+
     def is_up(self) -> bool:
         """Return whether it can fork."""
         return not self._is_loading and not self.has_ended
@@ -254,6 +262,17 @@ class Templates:
         """Return the id of the template process."""
         template = self._template
         return None if template is None or template.has_ended else template.pid
+
+    def pids(self) -> set[int]:
+        """Return the ids of the template process and of its fork that imports libraries."""
+        with self._lock:
+            template = self._template
+            return set() if template is None or template.has_ended else template.pids()
+
+    def connections(self) -> int:
+        """Return the number of connections to them."""
+        template = self._template
+        return 0 if template is None or template.has_ended else template.connections()
 
     def leave(self, user: int) -> None:
         """Record that an engine has no processes; end the template if none has."""
