@@ -104,6 +104,44 @@ with dask_mars.Runtime(1) as runtime:
     assert (done.stderr, done.stdout) == ("", "cftime\n")
 
 
+_ENDED = """
+import os, time
+os.sched_getaffinity = lambda pid: {0, 1}
+import bottleneck, dask_mars, psutil
+from dask_mars.engine import early
+
+def begun():
+    libraries = early._early[0].libraries
+    while libraries.pending():
+        time.sleep(0.01)
+    return len(psutil.Process().children())
+
+print(begun(), flush=True)
+if not os.fork():
+    os._exit(len(psutil.Process().children()))
+codes = []
+while True:
+    # All children that there are.
+    try:
+        codes.append(os.wait()[1])
+    except ChildProcessError:
+        break
+early.begin_at_import()
+print(codes, begun(), flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_nothing_is_left_of_a_program_that_forks_and_is_killed(scripts: Scripts, tmp_path: Path) -> None:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "bottleneck.py").write_text("")
+    env = {"DASK_DASK_MARS__START_AT_IMPORT": "true", "PYTHONPATH": f"{folder}:{Path.cwd()}"}
+    done = scripts.run("-c", _ENDED, env=env)
+    assert (done.stderr, done.stdout) == ("", "2\n[0] 2\n")
+    assert eventually(lambda: not scripts.left())
+
+
 def test_only_installed_libraries_are_imported(scripts: Scripts, tmp_path: Path) -> None:
     names = ["pandas", "scipy", "scipy.stats", "dask.dataframe", "sklearn.linear_model", "pyarrow.parquet"]
     assert all(map(is_library, names))
