@@ -268,8 +268,7 @@ def zarr() -> Any:
 
 
 def _pids_of_shared() -> set[int]:
-    template = {pid} if (pid := templates.pid()) is not None else set()
-    return template.union(*[runtime.engine().worker_pids() for runtime in _shared])
+    return templates.pids().union(*[runtime.engine().worker_pids() for runtime in _shared])
 
 
 #: The parent of each process that is there, as it was when it was seen first.
@@ -317,8 +316,10 @@ def _own_descriptors() -> int:
         return len(kept) - len(_pids_of_shared()) - lock
     # The listing itself has one, which is there each time.
     listed = os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd")
-    has_template = templates.pid() is not None
-    return len(listed) - 2 * len(_pids_of_shared()) + has_template - lock
+    template = templates.pids()
+    # A template has a connection for its fork that imports libraries as long as there may be one.
+    connections = templates.connections() - 2 * len(template)
+    return len(listed) - 2 * len(_pids_of_shared()) - connections - lock
 
 
 def _threads() -> set[threading.Thread]:

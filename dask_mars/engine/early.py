@@ -6,6 +6,7 @@ The second has half a second's head start. A program that computes nothing pays 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import signal
 import socket
@@ -20,7 +21,8 @@ from typing import NamedTuple
 from dask_mars import greenlets
 from dask_mars.descriptors import hold_streams
 from dask_mars.engine.launching import launch
-from dask_mars.protocol.forking import MOST_BYTES, is_supported
+from dask_mars.engine.libraries import Libraries, LibraryWatch, connected
+from dask_mars.protocol.forking import is_supported
 from dask_mars.protocol.worker_environment import read_at_start, worker_environment
 
 #: Time after which a template that no engine has used ends, in seconds.
@@ -40,17 +42,36 @@ class TemplateProcess(NamedTuple):
 
     process: subprocess.Popen[bytes]
     connection: socket.socket
+    #: Its fork that imports libraries.
+    libraries: Libraries
     #: Everything that it has read or inherited at its start.
     surroundings: dict[str, str]
     begun_s: float
     #: Whether this was at the import of dask_mars.
     is_early: bool
 
+    def signal(self, number: int) -> None:
+        """Send it and its fork that imports a signal; workers are in groups of their own."""
+        with contextlib.suppress(ChildProcessError, ProcessLookupError):
+            # This raises an error if neither is left, and their group's number may belong to others.
+            os.waitid(os.P_PGID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            os.killpg(self.process.pid, number)
+
     def end(self) -> None:
-        """End it; its workers stay."""
+        """End both; their workers stay."""
         self.connection.close()
-        self.process.kill()
+        self.libraries.close()
+        self.signal(signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                os.waitpid(-self.process.pid, 0)
         self.process.wait()
+
+    def forget(self) -> None:
+        """In a process forked from the user's, close the connections."""
+        self.connection.close()
+        self.libraries.forget()
+        self.process.returncode = 0
 
 
 def begin(
@@ -60,26 +81,32 @@ def begin(
 ) -> TemplateProcess:
     """Start a template by a function that runs another in a thread that outlives it."""
     hold_streams()
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    for end in (ours, theirs):
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MOST_BYTES)
+    ours, theirs = connected()
+    libraries = Libraries()
     options = {"path": sys.path, "socket": theirs.fileno(), "parent": os.getpid()}
+    options["libraries"] = libraries.theirs.fileno()
     options["idle_s"] = _IDLE_S if is_early else None
     # Forks get the program's output; what is printed by imports here would surprise it.
     output = subprocess.DEVNULL if is_early else None
     surroundings = read_at_start(environment)
+    if is_early:
+        libraries.tell(libraries.untold())
+    descriptors = theirs.fileno(), libraries.theirs.fileno()
     try:
-        process = call(lambda: launch(options, environment, (theirs.fileno(),), output))
+        process = call(lambda: launch(options, environment, descriptors, output))
     except OSError:
         ours.close()
+        libraries.close()
         raise
     finally:
         theirs.close()
-    return TemplateProcess(process, ours, surroundings, time.monotonic(), is_early)
+        libraries.theirs.close()
+    return TemplateProcess(process, ours, libraries, surroundings, time.monotonic(), is_early)
 
 
 # At most one; `pop` is atomic.
 _early: list[TemplateProcess] = []
+_watches: list[LibraryWatch] = []
 
 
 def begin_at_import() -> None:
@@ -92,6 +119,7 @@ def begin_at_import() -> None:
         # The first engine tries again, and reports errors.
         return
     _early.append(begun)
+    _watches.append(LibraryWatch(begun.libraries))
     atexit.register(end)
     # A program that forks may wait for all of its children.
     os.register_at_fork(before=end)
@@ -127,18 +155,22 @@ def take() -> TemplateProcess | None:
     """Return the template that was begun at the import, once, if it is alive."""
     try:
         begun = _early.pop()
+        _watches.pop().end()
     except IndexError:
         return None
     if begun.process.poll() is None:
         return begun
-    begun.connection.close()
+    begun.end()
     return None
 
 
 def pause() -> None:
     """Pause the template while the program prepares its first computation; its user resumes it."""
     for begun in _early:
-        begun.process.send_signal(signal.SIGSTOP)
+        begun.signal(signal.SIGSTOP)
+    for watch in _watches:
+        # What dask_mars imports from here on is not the program's.
+        watch.end()
 
 
 def end() -> None:

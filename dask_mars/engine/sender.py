@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import pickle
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ import numpy as np
 from dask_mars.engine.graph_run import GraphRun, Warned
 from dask_mars.engine.worker_handle import WorkerHandle
 from dask_mars.errors import StoreFull
+from dask_mars.graph.callables import package_of
 from dask_mars.graph.functions import FunctionRegistry
 from dask_mars.protocol.columns import (
     PackedChunks,
@@ -24,6 +26,7 @@ from dask_mars.protocol.columns import (
 )
 from dask_mars.protocol.context import Context as Surroundings
 from dask_mars.protocol.deferred import Deferred
+from dask_mars.protocol.libraries import sign_of
 from dask_mars.protocol.messages import Context, Run
 from dask_mars.protocol.object_ref import Block, ObjectRef, may_hold_files
 from dask_mars.protocol.pickling import dumps, frozen, may_open_files
@@ -140,6 +143,24 @@ class Sender:
         if packed is None:
             raise pickle.PicklingError
         return packed
+
+    def needed_libraries(self, runs: Iterable[GraphRun], names: Collection[str]) -> set[str]:
+        """Return which of some libraries the functions and values of graphs refer to."""
+        texts = {text for run in runs for text in self._texts(run)} if names else set()
+        return {name for name in names if any(sign_of(name) in text for text in texts)}
+
+    def _texts(self, run: GraphRun) -> set[bytes]:
+        """Return names and pickles that name the modules which a graph needs."""
+        graph, in_client = run.graph, run.plan.in_client
+        texts = {package_of(type(value)).encode() for value in graph.values.values()}
+        for operand_id in {id for chunk, id in enumerate(graph.operand_of) if chunk not in in_client}:
+            # Pickling calls the user's code. The packed operand is kept until it is sent.
+            with contextlib.suppress(BaseException):
+                packed = self._packed_operand(run, operand_id)
+                texts |= {self._mapping.path(function_id).encode() for function_id in function_ids_of(packed)}
+                if packed[-1] is not None:
+                    texts.add(packed[-1][0])
+        return texts
 
     def _new_paths(self, handle: WorkerHandle, operands: Iterable[PackedOperand]) -> dict[int, str]:
         """Return the paths of the operands' functions that a worker does not know yet."""

@@ -23,47 +23,77 @@ from dask_mars.worker.template import Fork, Inherited
 
 #: Maximum seconds for a fork, which takes milliseconds.
 _FORK_S = 10.0
+#: Maximum seconds for which workers wait for libraries; longer, and they import them by themselves.
+_LIBRARIES_S = 5.0
 #: Poll interval for a template that imports, in seconds.
 _POLL_S = 0.005
 
+#: Returns which of some libraries the functions of graphs refer to.
+Needed = Callable[[Collection[str]], Collection[str]]
+
 
 class Template:
-    """One template process."""
+    """One template process, and its fork that imports libraries."""
 
     def __init__(self, begun: TemplateProcess) -> None:
-        self._ours, self._process = begun.connection, begun.process
+        self._begun, self._ours, self._libraries = begun, begun.connection, begun.libraries
         #: Everything that it has read or inherited at its start.
         self.surroundings = begun.surroundings
         self.is_early = begun.is_early
-        self.pid = self._process.pid
+        self.pid = begun.process.pid
         self._begun_s = begun.begun_s
         self._is_loading = True
+        #: Since when workers wait for the libraries alone, if they do.
+        self._awaited_s: float | None = None
         # An early one was paused when the first computation began.
         self._is_paused = begun.is_early
 
     def give_way(self, others_compute: bool) -> None:
-        """Pause it while it imports and threads compute, which would share the processors with it."""
-        if self._is_loading and others_compute != self._is_paused:
+        """Pause it while it imports and workers compute, which would share the processors with it."""
+        is_loading = self._is_loading or bool(self._libraries.pending())
+        if others_compute != self._is_paused and (is_loading or self._is_paused):
             self._is_paused = others_compute
             self._begun_s = time.monotonic()
-            self._process.send_signal(signal.SIGSTOP if others_compute else signal.SIGCONT)
+            self._begun.signal(signal.SIGSTOP if others_compute else signal.SIGCONT)
 
-    def is_loading(self, timeout_s: float) -> bool:
-        """Return whether it still imports; end it if that takes longer than `timeout_s`."""
+    def is_loading(self, timeout_s: float, needed: Needed) -> bool:
+        """Return whether it still imports what is needed; end it if that takes longer than `timeout_s`."""
         self.give_way(False)
+        untold = self._libraries.untold()
+        self._libraries.tell({name: untold[name] for name in needed(untold)})
         if self._is_loading:
             if select.select([self._ours], [], [], 0)[0]:
                 self._is_loading = False
-                if self._answer() != 0:
+                if _answer(self._ours) != 0:
                     self.end()
             elif time.monotonic() >= self._begun_s + timeout_s:
                 self.end()
-        return self._is_loading
+        return self._is_loading or self._is_loading_libraries(needed)
+
+    def _is_loading_libraries(self, needed: Needed) -> bool:
+        """Return whether its fork still imports what is needed; workers do without it if that takes long."""
+        libraries = self._libraries
+        if not needed(libraries.pending()):
+            self._awaited_s = None
+            return False
+        now_s = time.monotonic()
+        self._awaited_s = self._awaited_s or now_s
+        if now_s >= self._awaited_s + _LIBRARIES_S:
+            libraries.close()
+        return not libraries.has_ended
 
     @property
     def has_ended(self) -> bool:
         """Return whether it has been ended."""
         return self._ours.fileno() < 0
+
+    def pids(self) -> set[int]:
+        """Return the ids of both processes."""
+        return {self.pid} | ({pid} if (pid := self._libraries.pid()) is not None else set())
+
+    def connections(self) -> int:
+        """Return the number of open connections to both."""
+        return 2 - self._libraries.has_ended
 
     def is_up(self) -> bool:
         """Return whether it can fork."""
@@ -80,35 +110,46 @@ class Template:
             sent = [1, 2, directory, *descriptors]
             if len(request) > MOST_BYTES or len(sent) > MOST_DESCRIPTORS:
                 return None
-            socket.send_fds(self._ours, [request], sent)
-            pid = self._answer() if select.select([self._ours], [], [], _FORK_S)[0] else None
-        except OSError:
             pid = None
+            if self._libraries.is_up() and (pid := _forked(self._libraries.ours, request, sent)) is None:
+                self._libraries.close()
+            if pid is None and (pid := _forked(self._ours, request, sent)) is None:
+                self.end()
         finally:
             os.close(directory)
-        if pid is None or pid < 0:
-            self.end()
-            return None
         return pid
-
-    def _answer(self) -> int | None:
-        try:
-            return int(self._ours.recv(32) or b"-1")
-        except OSError:
-            return None
 
     def end(self) -> None:
         """End it; its workers stay."""
         self._is_loading = False
-        self._ours.close()
-        self._process.kill()
-        self._process.wait()
+        self._begun.end()
 
     def forget(self) -> None:
-        """In a process forked from the user's, close the connection."""
+        """In a process forked from the user's, close the connections."""
         self._is_loading = False
-        self._ours.close()
-        self._process.returncode = 0
+        self._begun.forget()
+
+
+def _forked(connection: socket.socket, request: bytes, descriptors: list[int]) -> int | None:
+    """Let a template fork; return the id of the process, None if it cannot."""
+    try:
+        socket.send_fds(connection, [request], descriptors)
+        pid = _answer(connection) if select.select([connection], [], [], _FORK_S)[0] else None
+    except OSError:
+        return None
+    if pid is None or pid < 0:
+        return None
+    # The process does so too, but perhaps after its template has been ended with all of its group.
+    with contextlib.suppress(OSError):
+        os.setpgid(pid, pid)
+    return pid
+
+
+def _answer(connection: socket.socket) -> int | None:
+    try:
+        return int(connection.recv(32) or b"-1")
+    except OSError:
+        return None
 
 
 class Keeper:
@@ -162,7 +203,7 @@ class Templates:
         self._has_forked = False
         self._hopeless: dict[str, str] | None = None
 
-    def is_loading(self, user: int, environment: Mapping[str, str], timeout_s: float) -> bool:
+    def is_loading(self, user: int, environment: Mapping[str, str], timeout_s: float, needed: Needed) -> bool:
         """Return whether a template will soon be up for an engine; start it if there is none."""
         read = read_at_start(environment)
         if read == self._hopeless or not is_supported() or greenlets.has_gevent():
@@ -171,8 +212,10 @@ class Templates:
             self._users.add(user)
             template = self._adopted()
             if template is not None and read == template.surroundings:
-                if template.is_loading(timeout_s) or template.is_up():
-                    return not template.is_up()
+                if template.is_loading(timeout_s, needed):
+                    return True
+                if template.is_up():
+                    return False
                 self._template = None
                 if not self._has_forked and not template.is_early:
                     # The next one would end as well.
@@ -186,7 +229,8 @@ class Templates:
                 self._template = Template(begin(environment, self._keeper.call))
             except OSError:
                 self._template, self._hopeless = None, read
-            return self._template is not None
+                return False
+            return self._template.is_loading(timeout_s, needed)
 
     def _adopted(self) -> Template | None:
         """Return the present template, which may be the one that was begun at the import."""
@@ -195,7 +239,7 @@ class Templates:
         return self._template
 
     def give_way(self, others_compute: bool) -> None:
-        """Let a template that imports pause while threads compute."""
+        """Let a template that imports pause while workers compute."""
         with self._lock:
             template = self._adopted()
             if template is not None:
@@ -218,6 +262,17 @@ class Templates:
         """Return the id of the template process."""
         template = self._template
         return None if template is None or template.has_ended else template.pid
+
+    def pids(self) -> set[int]:
+        """Return the ids of the template process and of its fork that imports libraries."""
+        with self._lock:
+            template = self._template
+            return set() if template is None or template.has_ended else template.pids()
+
+    def connections(self) -> int:
+        """Return the number of connections to them."""
+        template = self._template
+        return 0 if template is None or template.has_ended else template.connections()
 
     def leave(self, user: int) -> None:
         """Record that an engine has no processes; end the template if none has."""
@@ -246,8 +301,10 @@ templates = Templates()
 class TemplateUser:
     """The template as one engine uses it."""
 
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
+    def __init__(self, timeout_s: float, needed: Needed) -> None:
+        self._timeout_s, self._find_needed = timeout_s, needed
+        #: Whether libraries are needed, as found while processes wait.
+        self._needed: dict[str, bool] = {}
         #: Whether processes will start as soon as the template is ready.
         self.is_awaiting = self.is_unused = False
         self._gives_way = False
@@ -257,14 +314,24 @@ class TemplateUser:
     def is_awaited(self) -> bool:
         """Return whether processes had better wait for the template, which is started if there is none."""
         self.is_unused = False
-        self.is_awaiting = templates.is_loading(id(self), worker_environment(os.environ), self._timeout_s)
+        environment = worker_environment(os.environ)
+        self.is_awaiting = templates.is_loading(id(self), environment, self._timeout_s, self._are_needed)
+        self._gives_way = False
+        if not self.is_awaiting:
+            self._needed.clear()
         return self.is_awaiting
 
-    def give_way(self, threads_compute: bool) -> None:
-        """Let a template that no process waits for pause while threads compute."""
-        if not self.is_awaiting and threads_compute != self._gives_way:
-            self._gives_way = threads_compute
-            templates.give_way(threads_compute)
+    def _are_needed(self, names: Collection[str]) -> list[str]:
+        if new := [name for name in names if name not in self._needed]:
+            found = self._find_needed(new)
+            self._needed.update({name: name in found for name in new})
+        return [name for name in names if self._needed[name]]
+
+    def give_way(self, workers_compute: bool) -> None:
+        """Let a template that no process waits for pause while workers compute."""
+        if not self.is_awaiting and workers_compute != self._gives_way:
+            self._gives_way = workers_compute
+            templates.give_way(workers_compute)
 
     def next_s(self, now_s: float) -> float | None:
         """Return when to check again whether it is ready, None if no process waits."""

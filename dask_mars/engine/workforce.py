@@ -66,7 +66,9 @@ class Workforce:
         self._receiver = Receiver(registry, machine.holds, post)
         self._starts = StartWatch(self._settings.start_timeout_s)
         #: The template that processes are forked from, and those that wait for it.
-        self.template = TemplateUser(self._settings.start_timeout_s)
+        self.template = TemplateUser(
+            self._settings.start_timeout_s, partial(registry.sender.needed_libraries, self._runs.values())
+        )
         self.ending = EndingWorkers(_EXIT_S)
         #: Whether a worker has started and left some of the memory free.
         self.is_up = False
@@ -116,7 +118,7 @@ class Workforce:
             self.template.leave()
         startup, runs = self._startup, self._runs.values()
         startup.note(runs, now_s)
-        self.template.give_way(bool(runs) and startup.may_use_threads(runs) and not startup.loading)
+        self.template.give_way(bool(runs))
         if not (runs or startup.loading):
             return
         if len(self._workers) < self._settings.num_workers:

@@ -54,15 +54,19 @@ def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 #: Prefixes of environment variables that libraries read while a template imports them.
 _READ_AT_IMPORT = (
-    "ARROW", "BLIS", "BLOSC", "GOTO", "KMP", "LANG", "LC_", "LD_", "MALLOC", "MKL", "NPY", "NUMBA", "NUMEXPR",
-    "NUMPY", "OMP", "OPENBLAS", "PANDAS", "PYTHON", "TZ", "VECLIB",
+    "ARROW", "BLIS", "BLOSC", "FSSPEC", "GOTO", "JE_ARROW", "JOBLIB", "KMP", "LANG", "LC_", "LD_", "MALLOC",
+    "MIMALLOC", "MKL", "NPY", "NUMBA", "NUMEXPR", "NUMPY", "OMP", "OPENBLAS", "PANDAS", "PYTHON", "SCIPY",
+    "SKLEARN", "TZ", "VECLIB",
 )  # fmt: skip
+#: Variables that scikit-learn sets at import.
+_SET_AT_IMPORT = frozenset({"KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"})
 _CONTROL_GROUPS = Path("/proc/self/cgroup")
 
 
 def read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
     """Return everything that a template reads or inherits once, so that another one is needed when it changes."""
-    read = {name: value for name, value in environment.items() if name.startswith(_READ_AT_IMPORT)}
+    names = [name for name in environment if name.startswith(_READ_AT_IMPORT) and name not in _SET_AT_IMPORT]
+    read = {name: environment[name] for name in names}
     ids = f"{os.getuid(), os.geteuid(), os.getgid(), os.getegid(), sorted(os.getgroups()), os.getsid(0)}"
     try:
         groups = _CONTROL_GROUPS.read_text()

@@ -6,8 +6,10 @@ memory and start-up time. It needs xarray only to recognise its arrays, and numb
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
+import threading
 from importlib import metadata
 from types import ModuleType
 from typing import Any
@@ -58,6 +60,14 @@ def load_dask_array() -> None:
         _have_numbagg(array.reductions)
 
 
+def load_dask_array_alone() -> None:
+    """Do so in the user's process, unless it has other threads: they could be importing xarray."""
+    if "dask.array" not in sys.modules and threading.active_count() == 1:
+        # The caller needs the module, and reports why it cannot be imported.
+        with contextlib.suppress(ImportError):
+            load_dask_array()
+
+
 def _have_numbagg(reductions: ModuleType) -> None:
     """Let reductions call numbagg as if they had imported it."""
     try:
@@ -74,4 +84,4 @@ def load_what_arrays_need() -> None:
     importlib.import_module("dask_mars.expressions.rewrite")
 
 
-__all__ = ["load_dask_array", "load_what_arrays_need"]
+__all__ = ["load_dask_array", "load_dask_array_alone", "load_what_arrays_need"]

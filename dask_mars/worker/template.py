@@ -1,6 +1,8 @@
 """A process that has imported what workers need. Worker processes are forked from it, as children of its parent.
 
 It has one thread, no open files of its own, and no work. A fork takes milliseconds, imports take half a second.
+A fork of it imports the libraries that the program has imported, and forks workers that have them. If a library
+harms that process, the first one is still there.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib
 import io
 import os
 import pickle
@@ -21,9 +24,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dask_mars import process_role
 from dask_mars.descriptors import hold_streams
 from dask_mars.protocol.ambient import SETTINGS
 from dask_mars.protocol.forking import CLONE, MOST_BYTES, MOST_DESCRIPTORS
+from dask_mars.worker.libraries import has_shared_state, load, silence
 from dask_mars.worker.preload import load_what_arrays_need
 
 #: The child's parent is the caller's parent; the system writes the child's id where the C library keeps it.
@@ -80,36 +85,92 @@ class Fork(NamedTuple):
 def serve(options: dict[str, Any]) -> dict[str, Any]:
     """Fork a worker process for each request, and end with the parent; return its options in each worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    connection = socket.socket(fileno=options["socket"])
     hold_streams()
     load_what_arrays_need()
-    forks = _Forks()
-    inherited = Inherited.read()
-    gc.collect()
-    gc.freeze()
-    _answer(connection, 0)
-    if not select.select([connection], [], [], options["idle_s"])[0]:
-        # No engine has needed it.
-        os._exit(0)
-    while True:
-        data, descriptors, _, _ = socket.recv_fds(connection, MOST_BYTES, MOST_DESCRIPTORS)
+    importlib.import_module("dask_mars.worker.main")
+    return _Server(options).serve()
+
+
+class _Server:
+    """Forks worker processes, and at first the process that imports libraries and forks workers as well."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._parent, self._idle_s = options["parent"], options["idle_s"]
+        self._connection = socket.socket(fileno=options["socket"])
+        #: The connection of the process that imports libraries, until that has been forked.
+        self._libraries: socket.socket | None = socket.socket(fileno=options["libraries"])
+        self._forks = _Forks()
+        self._inherited = Inherited.read()
+
+    def serve(self) -> dict[str, Any]:
+        """Serve until a fork is a worker; return its options."""
+        gc.collect()
+        gc.freeze()
+        self._answer(0)
+        idle_s = self._idle_s
+        while True:
+            awaited = [self._connection] if self._libraries is None else [self._connection, self._libraries]
+            readable = select.select(awaited, [], [], idle_s)[0]
+            if not readable:
+                # No engine has needed it.
+                os._exit(0)
+            if self._connection in readable:
+                idle_s = None
+                request, descriptors = self._receive()
+                if not isinstance(request, Fork):
+                    self._load(request)
+                elif self._fork(descriptors) == 0:
+                    return _become_worker(request, descriptors, self._inherited)
+            elif self._libraries is not None:
+                self._fork_for_libraries(self._libraries)
+
+    def _receive(self) -> tuple[Any, list[int]]:
+        data, descriptors, _, _ = socket.recv_fds(self._connection, MOST_BYTES, MOST_DESCRIPTORS)
         if not data:
             os._exit(0)
-        request = pickle.loads(data)
-        pid = forks.fork() if _threads() == 1 else -1
+        return pickle.loads(data), descriptors
+
+    def _answer(self, number: int) -> None:
+        try:
+            self._connection.sendall(b"%d" % number)
+        except OSError:
+            os._exit(0)
+
+    def _fork(self, descriptors: list[int]) -> int:
+        """Fork a worker; return its id, 0 in the worker."""
+        pid = self._forks.fork() if _threads() == 1 else -1
         if pid == 0:
+            self._connection.close()
+            if self._libraries is not None:
+                self._libraries.close()
+        else:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            self._answer(pid)
+        return pid
+
+    def _fork_for_libraries(self, connection: socket.socket) -> None:
+        """Fork the process that imports libraries."""
+        self._libraries = None
+        if _threads() > 1 or self._forks.fork() != 0:
             connection.close()
-            return _become_worker(request, descriptors, inherited)
-        for descriptor in descriptors:
-            os.close(descriptor)
-        _answer(connection, pid)
+            return
+        self._connection.close()
+        self._connection = connection
+        process_role.die_with_parent(self._parent)
+        silence()
+        self._answer(os.getpid())
 
-
-def _answer(connection: socket.socket, number: int) -> None:
-    try:
-        connection.sendall(b"%d" % number)
-    except OSError:
-        os._exit(0)
+    def _load(self, libraries: dict[str, str]) -> None:
+        """Import libraries, also those of further requests that have arrived; end if forks would be harmed."""
+        count = 1
+        while select.select([self._connection], [], [], 0)[0]:
+            libraries |= self._receive()[0]
+            count += 1
+        load(libraries)
+        if _threads() > 1 or has_shared_state():
+            os._exit(1)
+        self._answer(count)
 
 
 def _threads() -> int:

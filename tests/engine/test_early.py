@@ -6,12 +6,13 @@ import os
 import signal
 import socket
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dask_mars.engine import early
-from dask_mars.engine.early import TemplateProcess
+from dask_mars.engine.libraries import Libraries
 from dask_mars.engine.templates import Template
 from dask_mars.protocol.forking import is_supported
 from tests.conftest import Scripts, eventually
@@ -169,26 +170,41 @@ with dask_mars.Runtime(1) as runtime:
     assert run(scripts, program) == ["True", "True"]
 
 
-def test_it_pauses_while_threads_compute(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Process:
-        pid = 1
-
-        def __init__(self) -> None:
-            self.sent: list[int] = []
-
-        def send_signal(self, number: int) -> None:
-            self.sent.append(number)
-
+def test_it_pauses_while_threads_compute() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs:
-        process: Any = Process()
-        template = Template(TemplateProcess(process, ours, {}, 0.0, True))
+    libraries = Libraries()
+    with ours, theirs, libraries.theirs:
+        sent: list[int] = []
+        process = SimpleNamespace(pid=1)
+        begun: Any = SimpleNamespace(
+            process=process,
+            connection=ours,
+            libraries=libraries,
+            surroundings={},
+            begun_s=0.0,
+            is_early=True,
+            signal=sent.append,
+        )
+        template = Template(begun)
         for others_compute in (True, True, False, True):
             template.give_way(others_compute)
+        none = lambda names: []  # noqa: E731
         # A process is needed.
-        assert template.is_loading(60.0)
+        assert template.is_loading(60.0, none)
         theirs.sendall(b"0")
-        assert not template.is_loading(60.0)
+        assert not template.is_loading(60.0, none)
         assert template.is_up()
         template.give_way(True)
-    assert process.sent == [signal.SIGCONT, signal.SIGSTOP, signal.SIGCONT]
+        assert sent == [signal.SIGCONT, signal.SIGSTOP, signal.SIGCONT]
+        # Its fork that imports libraries pauses with it.
+        libraries.tell({"a library": "its file"})
+        template.give_way(True)
+        assert sent[3:] == [signal.SIGSTOP]
+        # One process waits for it, and another needs no library.
+        needed = {"a library"}.intersection
+        assert template.is_loading(60.0, needed)
+        assert not template.is_loading(60.0, none)
+        for answer in (b"%d" % os.getpid(), b"1"):
+            libraries.theirs.sendall(answer)
+        assert not template.is_loading(60.0, needed)
+        libraries.forget()

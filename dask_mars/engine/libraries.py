@@ -1,0 +1,133 @@
+"""Tells a template which libraries the program has imported, also while it imports them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+from dask_mars.protocol.forking import MOST_BYTES
+from dask_mars.protocol.libraries import imported, installed_at, is_library
+
+
+def connected() -> tuple[socket.socket, socket.socket]:
+    """Return both ends of a connection to a template."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in (ours, theirs):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MOST_BYTES)
+    return ours, theirs
+
+
+class Libraries:
+    """The connection to a template's fork that imports libraries, and forks workers then."""
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = connected()
+        #: Files of libraries that the program has imported, and the number of its modules then.
+        self._imported: tuple[int, dict[str, str]] = 0, {}
+        self._told: set[str] = set()
+        #: Libraries in the requests that it has not carried out.
+        self._open: deque[Collection[str]] = deque()
+        #: The id of the process, which it reports first.
+        self._pid: int | None = None
+
+    def untold(self) -> dict[str, str]:
+        """Return the files of libraries that the program has imported and not reported."""
+        if self._imported[0] != (count := len(sys.modules)):
+            self._imported = count, imported()
+        return {name: file for name, file in self._imported[1].items() if name not in self._told}
+
+    def tell(self, files: Mapping[str, str]) -> None:
+        """Let it import libraries, given their files."""
+        self._told.update(files)
+        if files and not self.has_ended:
+            try:
+                self.ours.send(pickle.dumps(dict(files)), socket.MSG_DONTWAIT)
+            except OSError:
+                self.close()
+            else:
+                self._open.append(tuple(files))
+
+    def pending(self) -> set[str]:
+        """Return the libraries that it is importing, or has yet to import."""
+        while self._open and not self.has_ended:
+            try:
+                done = int(self.ours.recv(32, socket.MSG_DONTWAIT) or b"-1")
+            except BlockingIOError:
+                break
+            except OSError:
+                done = -1
+            if done < 0:
+                # It has ended, perhaps because it could not fork.
+                self.close()
+            elif self._pid is None:
+                self._pid = done
+            else:
+                for _ in range(done):
+                    self._open.popleft()
+        return {name for names in self._open for name in names}
+
+    def pid(self) -> int | None:
+        """Return the id of the process, None until it is known."""
+        self.pending()
+        return self._pid
+
+    def is_up(self) -> bool:
+        """Return whether it has imported all in its requests, and can fork."""
+        return bool(self._told) and not self.pending() and not self.has_ended
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether it is not to be had."""
+        return self.ours.fileno() < 0
+
+    def close(self) -> None:
+        """Close the connection, and end the process."""
+        self.forget()
+        if self._pid is not None:
+            with contextlib.suppress(OSError):
+                os.kill(self._pid, signal.SIGKILL)
+                os.waitpid(self._pid, 0)
+            self._pid = None
+
+    def forget(self) -> None:
+        """Close the connection, at which the process ends."""
+        self._open.clear()
+        self.ours.close()
+
+
+class LibraryWatch(MetaPathFinder):
+    """Tells a template of each library as soon as the program begins to import it."""
+
+    def __init__(self, libraries: Libraries) -> None:
+        self._libraries = libraries
+        #: Those that may be imported next: others only look whether they are installed.
+        self._next: list[str] = []
+        sys.meta_path.insert(0, self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find nothing; tell of libraries whose import has begun."""
+        if self._next:
+            begun, self._next = self._next, []
+            self._libraries.tell({name: origin for name in begun if (origin := installed_at(name)) is not None})
+        if is_library(fullname):
+            self._next.append(fullname)
+        return None
+
+    def end(self) -> None:
+        """Watch no more."""
+        with contextlib.suppress(ValueError):
+            sys.meta_path.remove(self)
+
+
+__all__ = ["Libraries", "LibraryWatch", "connected"]
