@@ -44,7 +44,9 @@ def run(scripts: Scripts, tmp_path: Path, second: str = "", names: str = "bottle
     # The import of a further module tells the template of this one.
     (folder / "cftime.py").write_text("import os, sys, colorsys\n" + second)
     first, _, after = names.partition(", ")
-    env = {"DASK_DASK_MARS__START_AT_IMPORT": "true", "PYTHONPATH": f"{folder}:{Path.cwd()}"}
+    # With buffers, which forks would print again.
+    env = {"DASK_DASK_MARS__START_AT_IMPORT": "true", "PYTHONUNBUFFERED": ""}
+    env["PYTHONPATH"] = f"{folder}:{Path.cwd()}"
     done = scripts.run("-c", _PROGRAM % (first, after), env=env)
     assert (done.stderr, done.returncode) == ("", 0)
     assert eventually(lambda: not scripts.left())
@@ -87,7 +89,7 @@ def test_one_that_hangs_is_not_awaited_for_long(scripts: Scripts, tmp_path: Path
     program = """
 import os
 os.sched_getaffinity = lambda pid: {0, 1}
-import cftime, dask_mars, sys
+import cftime, dask_mars, time
 from dask_mars.engine import templates
 with dask_mars.Runtime(1) as runtime:
     # It needs none.
@@ -95,6 +97,11 @@ with dask_mars.Runtime(1) as runtime:
 templates._LIBRARIES_S = 0
 with dask_mars.Runtime(1) as runtime:
     print(runtime.get({"x": (lambda: cftime.__name__,)}, "x"))
+from dask_mars.engine import early
+early.begin_at_import()
+while early._early[0].libraries.pid() is None:
+    time.sleep(0.01)
+# The program ends while it hangs.
 """
     folder = tmp_path / "site-packages"
     folder.mkdir()
