@@ -23,8 +23,8 @@ from dask_mars.worker.template import Fork, Inherited
 
 #: Maximum seconds for a fork, which takes milliseconds.
 _FORK_S = 10.0
-#: Maximum seconds for which workers wait for libraries; longer, and they import them by themselves.
-_LIBRARIES_S = 5.0
+#: Minimum number of workers that wait for libraries, as fewer import them as fast by themselves; and for how long.
+FEWEST_WAITING, _LIBRARIES_S = 4, 5.0
 #: Poll interval for a template that imports, in seconds.
 _POLL_S = 0.005
 
@@ -301,8 +301,9 @@ templates = Templates()
 class TemplateUser:
     """The template as one engine uses it."""
 
-    def __init__(self, timeout_s: float, needed: Needed) -> None:
+    def __init__(self, timeout_s: float, workers: int, needed: Needed) -> None:
         self._timeout_s, self._find_needed = timeout_s, needed
+        self._waits_for_libraries = workers >= FEWEST_WAITING
         #: Whether libraries are needed, as found while processes wait.
         self._needed: dict[str, bool] = {}
         #: Whether processes will start as soon as the template is ready.
@@ -322,6 +323,8 @@ class TemplateUser:
         return self.is_awaiting
 
     def _are_needed(self, names: Collection[str]) -> list[str]:
+        if not self._waits_for_libraries:
+            return []
         if new := [name for name in names if name not in self._needed]:
             found = self._find_needed(new)
             self._needed.update({name: name in found for name in new})

@@ -67,7 +67,9 @@ class Workforce:
         self._starts = StartWatch(self._settings.start_timeout_s)
         #: The template that processes are forked from, and those that wait for it.
         self.template = TemplateUser(
-            self._settings.start_timeout_s, partial(registry.sender.needed_libraries, self._runs.values())
+            self._settings.start_timeout_s,
+            self._settings.num_workers,
+            partial(registry.sender.needed_libraries, self._runs.values()),
         )
         self.ending = EndingWorkers(_EXIT_S)
         #: Whether a worker has started and left some of the memory free.

@@ -85,12 +85,28 @@ def test_forks_come_from_the_first_template_where_a_library_would_harm_them(
     assert run(scripts, tmp_path, _IN_FORK + what) == ["False", "False", "False", "True"]
 
 
+def test_many_workers_wait_for_libraries_that_their_graph_names(scripts: Scripts, tmp_path: Path) -> None:
+    program = """
+import bottleneck, dask_mars, sys
+from dask_mars.engine import templates
+templates.FEWEST_WAITING, templates._LIBRARIES_S = 1, 600
+with dask_mars.Runtime(1) as runtime:
+    print(runtime.get({"x": (lambda: "bottleneck" in sys.modules,)}, "x"))
+"""
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "bottleneck.py").write_text("import time; time.sleep(1)")
+    done = scripts.run("-c", program, env={"PYTHONPATH": f"{folder}:{Path.cwd()}"})
+    assert (done.stderr, done.stdout) == ("", "True\n")
+
+
 def test_one_that_hangs_is_not_awaited_for_long(scripts: Scripts, tmp_path: Path) -> None:
     program = """
 import os
 os.sched_getaffinity = lambda pid: {0, 1}
 import cftime, dask_mars, time
 from dask_mars.engine import templates
+templates.FEWEST_WAITING = 1
 with dask_mars.Runtime(1) as runtime:
     # It needs none.
     runtime.get({"x": (abs, -1)}, "x")
