@@ -9,9 +9,10 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
+from weakref import WeakSet
 
 import dask
-from distributed import Client
+from distributed import Client, default_client
 
 from dask_mars import units
 from dask_mars.cluster.admission import workers_of
@@ -31,6 +32,8 @@ _RESTART_S = 300.0
 _VERSION = "dask_mars.version:__version__"
 #: Names of schedulers: of the current client, as it sets it itself, and of ours.
 _CLIENTS, _OURS = "dask.distributed", "mars"
+#: Default clients for which `x.compute()` goes our way. A client resets the setting when it closes.
+_switched: WeakSet[Client] = WeakSet()
 
 
 class TakenCluster:
@@ -45,10 +48,7 @@ class TakenCluster:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._is_taken = True
-        #: Whether `x.compute()` goes our way since the call. A client resets this setting when it closes.
-        self._is_default = dask.config.get("scheduler", None) == _CLIENTS
-        if self._is_default:
-            dask.config.set(scheduler=_OURS)
+        _switch(client)
 
     def give_back(self) -> None:
         """Restart the agents as stock workers again, and wait for them.
@@ -59,8 +59,7 @@ class TakenCluster:
         if not self._is_taken or client.status != "running":
             return
         self._is_taken = False
-        if self._is_default and dask.config.get("scheduler", None) == _OURS:
-            dask.config.set(scheduler=_CLIENTS)
+        _switch_back(client)
         _warn_of_results(client, workers_of(client), is_agent=True)
         # The scheduler has no such plugin any more if another client has given the cluster back.
         with contextlib.suppress(ValueError), _patient_managers():
@@ -141,6 +140,29 @@ def take_over(client: Client) -> TakenCluster:
             raise _refusal(client, str(error)) from error
         raise
     return TakenCluster(client)
+
+
+def _default_client() -> Client | None:
+    try:
+        return default_client()
+    except ValueError:
+        return None
+
+
+def _switch(client: Client) -> None:
+    """Let computations that name no scheduler go our way if they went to this client."""
+    if _default_client() is client and dask.config.get("scheduler", None) == _CLIENTS:
+        dask.config.set(scheduler=_OURS)
+        _switched.add(client)
+
+
+def _switch_back(client: Client) -> None:
+    """Let them go to the default client again if its cluster is this client's."""
+    default = _default_client()
+    if default is not None and default in _switched and default.scheduler.address == client.scheduler.address:
+        _switched.discard(default)
+        if dask.config.get("scheduler", None) == _OURS:
+            dask.config.set(scheduler=_CLIENTS)
 
 
 def _patient_managers() -> Any:

@@ -31,6 +31,8 @@ class Libraries:
 
     def __init__(self) -> None:
         self.ours, self.theirs = connected()
+        #: Where the template finds modules.
+        self._path = list(sys.path)
         #: Files of libraries that the program has imported, and the number of its modules then.
         self._imported: tuple[int, dict[str, str]] = 0, {}
         self._told: set[str] = set()
@@ -48,6 +50,7 @@ class Libraries:
     def tell(self, files: Mapping[str, str]) -> None:
         """Let it import libraries, given their files."""
         self._told.update(files)
+        self._compare_paths()
         if files and not self.has_ended:
             try:
                 self.ours.send(pickle.dumps(dict(files)), socket.MSG_DONTWAIT)
@@ -82,7 +85,13 @@ class Libraries:
 
     def is_up(self) -> bool:
         """Return whether it has imported all in its requests, and can fork."""
+        self._compare_paths()
         return bool(self._told) and not self.pending() and not self.has_ended
+
+    def _compare_paths(self) -> None:
+        """End it if the program would find other modules by now, on which libraries depend."""
+        if sys.path[: len(self._path)] != self._path:
+            self.close()
 
     @property
     def has_ended(self) -> bool:

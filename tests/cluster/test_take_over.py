@@ -120,6 +120,14 @@ def test_agents_compute_what_names_no_scheduler(cluster, monkeypatch):
         assert dask.config.get("scheduler") == "threads"
         with Client(cluster, set_as_default=False) as client, dask_mars.take_over(client):
             assert dask.config.get("scheduler") == "threads"
+            with Client(cluster) as default:
+                # One that is not the default client changes nothing, until it gives back the cluster of the default one.
+                dask_mars.take_over(client)
+                assert dask.config.get("scheduler") == "dask.distributed"
+                dask_mars.take_over(default)
+                dask_mars.take_over(default)
+                dask_mars.take_over(client).give_back()
+                assert dask.config.get("scheduler") == "dask.distributed"
 
 
 def test_workers_without_nannies_stay_stock():

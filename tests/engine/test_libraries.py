@@ -100,6 +100,13 @@ with dask_mars.Runtime(1) as runtime:
     assert (done.stderr, done.stdout) == ("", "True\n")
 
 
+def test_libraries_do_not_count_once_modules_are_found_elsewhere(scripts: Scripts, tmp_path: Path) -> None:
+    insert = "if os.getpgid(0) == os.getpid(): sys.path.insert(0, '/elsewhere')"
+    assert run(scripts, tmp_path, insert) == ["False", "False", "False", "True"]
+    append = "if os.getpgid(0) == os.getpid(): sys.path.append('/elsewhere')"
+    assert run(scripts, tmp_path, append) == ["True", "True", "True", "True"]
+
+
 def test_one_that_hangs_is_not_awaited_for_long(scripts: Scripts, tmp_path: Path) -> None:
     program = """
 import os
