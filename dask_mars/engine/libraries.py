@@ -31,7 +31,7 @@ class Libraries:
 
     def __init__(self) -> None:
         self.ours, self.theirs = connected()
-        #: Where the template finds modules.
+        #: The search path of modules in the template.
         self._path = list(sys.path)
         #: Files of libraries that the program has imported, and the number of its modules then.
         self._imported: tuple[int, dict[str, str]] = 0, {}

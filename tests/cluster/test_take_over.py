@@ -121,7 +121,7 @@ def test_agents_compute_what_names_no_scheduler(cluster, monkeypatch):
         with Client(cluster, set_as_default=False) as client, dask_mars.take_over(client):
             assert dask.config.get("scheduler") == "threads"
             with Client(cluster) as default:
-                # One that is not the default client changes nothing, until it gives back the cluster of the default one.
+                # A client that is not the default one changes nothing, until it gives back the cluster.
                 dask_mars.take_over(client)
                 assert dask.config.get("scheduler") == "dask.distributed"
                 dask_mars.take_over(default)
