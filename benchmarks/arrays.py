@@ -283,7 +283,7 @@ COLLECTIONS: dict[str, Callable[..., Any]] = {case.name: case.collection for cas
 
 
 def _from_generator(case: _Case, setting: Setting) -> Callable[[], Any]:
-    # The graph is built inside the call: a user waits for that too.
+    # Users also wait for Dask to build the graph, so it is timed.
     return lambda: case.collection(setting.scale, setting.seed).compute(scheduler=setting.get)
 
 

@@ -122,7 +122,7 @@ def _day(number: int) -> Any:
 
 
 def _of(query: Callable[..., Any], *names: str) -> Callable[[Setting], Callable[[], Any]]:
-    # The graph is built inside the call, with what is read of the files for it: a user waits for that too.
+    # Users also wait for Dask to read the files' metadata and build the graph, so both are timed.
     return lambda setting: lambda: _computed(query(*[_read(name, setting) for name in names]), setting)
 
 

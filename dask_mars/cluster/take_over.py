@@ -81,8 +81,8 @@ def take_over(client: Client) -> TakenCluster:
     The nannies restart their workers, with the same names, processes, resources, certificates and lifetimes;
     workers that start later become agents too. Computations by ``dask_mars.get`` then run on the cluster, until
     it ends or is given back. If ``client`` is the default one, ``x.compute()`` and ``x.persist()`` do as well:
-    the call sets ``scheduler="mars"`` where the client has set ``"dask.distributed"``. On a cluster of agents it
-    does that alone.
+    the call sets ``scheduler="mars"`` where the client has set ``"dask.distributed"``. On a cluster of agents
+    it does nothing else.
 
     Parameters
     ----------

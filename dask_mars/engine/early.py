@@ -90,7 +90,7 @@ def begin(
     output = subprocess.DEVNULL if is_early else None
     surroundings = read_at_start(environment)
     if is_early:
-        libraries.tell(libraries.untold())
+        libraries.request(libraries.unrequested())
     descriptors = theirs.fileno(), libraries.theirs.fileno()
     try:
         process = call(lambda: launch(options, environment, descriptors, output))

@@ -1,4 +1,4 @@
-"""Tells a template which libraries the program has imported, also while it imports them."""
+"""Requests the libraries that the program imports from a template, which then forks workers that have them."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ class Libraries:
         self._path = list(sys.path)
         #: Files of libraries that the program has imported, and the number of its modules then.
         self._imported: tuple[int, dict[str, str]] = 0, {}
-        self._told: set[str] = set()
+        self._requested: set[str] = set()
         #: Libraries in the requests that it has not carried out.
         self._open: deque[Collection[str]] = deque()
         #: The id of the process, which it reports first.
         self._pid: int | None = None
 
-    def untold(self) -> dict[str, str]:
-        """Return the files of libraries that the program has imported and not reported."""
+    def unrequested(self) -> dict[str, str]:
+        """Return the files of libraries that the program has imported and not requested."""
         if self._imported[0] != (count := len(sys.modules)):
             self._imported = count, imported()
-        return {name: file for name, file in self._imported[1].items() if name not in self._told}
+        return {name: file for name, file in self._imported[1].items() if name not in self._requested}
 
-    def tell(self, files: Mapping[str, str]) -> None:
+    def request(self, files: Mapping[str, str]) -> None:
         """Let it import libraries, given their files."""
-        self._told.update(files)
+        self._requested.update(files)
         self._compare_paths()
         if files and not self.has_ended:
             try:
@@ -86,7 +86,7 @@ class Libraries:
     def is_up(self) -> bool:
         """Return whether it has imported all in its requests, and can fork."""
         self._compare_paths()
-        return bool(self._told) and not self.pending() and not self.has_ended
+        return bool(self._requested) and not self.pending() and not self.has_ended
 
     def _compare_paths(self) -> None:
         """End it if the program would find other modules by now, on which libraries depend."""
@@ -114,7 +114,7 @@ class Libraries:
 
 
 class LibraryWatch(MetaPathFinder):
-    """Tells a template of each library as soon as the program begins to import it."""
+    """Requests each library from a template as soon as the program begins to import it."""
 
     def __init__(self, libraries: Libraries) -> None:
         self._libraries = libraries
@@ -125,16 +125,16 @@ class LibraryWatch(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find nothing; tell of libraries whose import has begun."""
+        """Find nothing; request the libraries whose import has begun."""
         if self._next:
             begun, self._next = self._next, []
-            self._libraries.tell({name: origin for name in begun if (origin := installed_at(name)) is not None})
+            self._libraries.request({name: origin for name in begun if (origin := installed_at(name)) is not None})
         if is_library(fullname):
             self._next.append(fullname)
         return None
 
     def end(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         with contextlib.suppress(ValueError):
             sys.meta_path.remove(self)
 

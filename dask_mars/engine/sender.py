@@ -26,7 +26,7 @@ from dask_mars.protocol.columns import (
 )
 from dask_mars.protocol.context import Context as Surroundings
 from dask_mars.protocol.deferred import Deferred
-from dask_mars.protocol.libraries import sign_of
+from dask_mars.protocol.libraries import name_in_pickles
 from dask_mars.protocol.messages import Context, Run
 from dask_mars.protocol.object_ref import Block, ObjectRef, may_hold_files
 from dask_mars.protocol.pickling import dumps, frozen, may_open_files
@@ -147,7 +147,7 @@ class Sender:
     def needed_libraries(self, runs: Iterable[GraphRun], names: Collection[str]) -> set[str]:
         """Return which of some libraries the functions and values of graphs refer to."""
         texts = {text for run in runs for text in self._texts(run)} if names else set()
-        return {name for name in names if any(sign_of(name) in text for text in texts)}
+        return {name for name in names if any(name_in_pickles(name) in text for text in texts)}
 
     def _texts(self, run: GraphRun) -> set[bytes]:
         """Return names and pickles that name the modules which a graph needs."""

@@ -23,8 +23,10 @@ from dask_mars.worker.template import Fork, Inherited
 
 #: Maximum seconds for a fork, which takes milliseconds.
 _FORK_S = 10.0
-#: Minimum number of workers that wait for libraries, as fewer import them as fast by themselves; and for how long.
-FEWEST_WAITING, _LIBRARIES_S = 4, 5.0
+#: Minimum number of workers of an engine whose workers wait for libraries: fewer import them as fast themselves.
+FEWEST_WAITING = 4
+#: Maximum seconds for which they wait.
+_LIBRARIES_S = 5.0
 #: Poll interval for a template that imports, in seconds.
 _POLL_S = 0.005
 
@@ -59,8 +61,8 @@ class Template:
     def is_loading(self, timeout_s: float, needed: Needed) -> bool:
         """Return whether it still imports what is needed; end it if that takes longer than `timeout_s`."""
         self.give_way(False)
-        untold = self._libraries.untold()
-        self._libraries.tell({name: untold[name] for name in needed(untold)})
+        files = self._libraries.unrequested()
+        self._libraries.request({name: files[name] for name in needed(files)})
         if self._is_loading:
             if select.select([self._ours], [], [], 0)[0]:
                 self._is_loading = False

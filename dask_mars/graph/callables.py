@@ -36,6 +36,11 @@ def is_of_toolz(kind: type, name: str) -> bool:
     return kind.__name__ == name and package_of(kind) in _TOOLZ
 
 
+def is_parquet_reader(kind: type) -> bool:
+    """Return whether a class is the one of Dask's readers of Parquet; Dask makes a reader for each partition."""
+    return kind.__name__ == "ParquetFunctionWrapper" and package_of(kind) == "dask"
+
+
 def is_named(function: Any) -> bool:
     """Return whether a callable is a function or a class, which its path identifies completely."""
     kind = type(function)

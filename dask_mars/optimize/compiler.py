@@ -31,6 +31,7 @@ from dask_mars.dask_api.core import (
     is_dask_future,
     original_of,
 )
+from dask_mars.graph.callables import is_parquet_reader
 from dask_mars.graph.chunks import Constant, Key, Operand, Subprogram
 from dask_mars.graph.functions import path_of
 from dask_mars.optimize.client_only import (
@@ -43,7 +44,6 @@ from dask_mars.optimize.client_only import (
 )
 from dask_mars.optimize.fronts.base import LazyLayer, LazyLayers
 from dask_mars.optimize.programs import (
-    READER,
     BoundSubprogram,
     Program,
     call_node,
@@ -186,7 +186,7 @@ class Compiler:
     def _same_function(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return one function for all equal ones: some layers make a new one for each block."""
         kind = type(function)
-        if kind is not partial and kind is not MethodType and kind.__name__ != READER:
+        if kind is not partial and kind is not MethodType and not is_parquet_reader(kind):
             return original_of(function) if ORIGINALS else function
         if self._functions.get(id(function)) is function:
             return function

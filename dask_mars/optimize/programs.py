@@ -8,12 +8,9 @@ from types import MethodType
 from typing import Any
 
 from dask_mars.dask_api.core import GraphNode
-from dask_mars.graph.callables import package_of
+from dask_mars.graph.callables import is_parquet_reader
 from dask_mars.graph.chunks import Constant, Key, Operand, Step, Subprogram
 from dask_mars.labels import function_label
-
-#: Name of the class of Dask's readers of Parquet; Dask makes a reader for each partition.
-READER = "ParquetFunctionWrapper"
 
 
 def make_list(*items: Any) -> list[Any]:
@@ -137,7 +134,7 @@ def token_of(value: Any) -> Any:
         return tuple, tuple(map(token_of, value))
     if kind is int or kind is str or kind is bool:
         return kind, value
-    if kind.__name__ == READER and package_of(kind) == "dask":
+    if is_parquet_reader(kind):
         return kind, _token_of_state(vars(value))
     return id(value)
 

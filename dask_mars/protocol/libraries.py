@@ -11,7 +11,7 @@ import sys
 #: Modules, and packages of which subpackages that the program imports count as well.
 _MODULES = frozenset(
     {"bottleneck", "cftime", "dask.bag", "dask.dataframe", "dask_array", "flox", "fsspec", "numba", "numbagg"}
-    | {"numcodecs", "numpy_groupies", "pandas", "pyarrow", "sklearn", "skimage", "xarray", "zarr"}
+    | {"numcodecs", "numpy_groupies", "pandas", "xarray", "zarr"}
 )
 _PACKAGES = frozenset({"pyarrow", "scipy", "skimage", "sklearn"})
 _NOT_FOR_USERS = frozenset({"conftest", "testing", "tests"})
@@ -29,8 +29,8 @@ def is_library(name: str) -> bool:
     return package in _PACKAGES and "." not in part and part[:1] not in ("_", "") and part not in _NOT_FOR_USERS
 
 
-def sign_of(name: str) -> bytes:
-    """Return what pickles contain that need a library: its package, as functions import other parts of it."""
+def name_in_pickles(name: str) -> bytes:
+    """Return the text by which pickles refer to a library: its package, as functions import other parts of it."""
     return (name if name.startswith("dask") else name.partition(".")[0]).encode()
 
 

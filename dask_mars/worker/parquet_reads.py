@@ -9,13 +9,13 @@ import copy
 import sys
 from typing import Any
 
-from dask_mars.graph.callables import attribute, package_of
+from dask_mars.graph.callables import attribute, is_parquet_reader, package_of
 
 
 def native_reads(function: Any) -> Any:
     """Return a reader of Parquet that opens local files by Arrow, or the function itself."""
     kind = type(function)
-    if kind.__name__ != "ParquetFunctionWrapper" or package_of(kind) != "dask" or "pyarrow" not in sys.modules:
+    if not is_parquet_reader(kind) or "pyarrow" not in sys.modules:
         return function
     engine, file_system, options = [attribute(function, name) for name in ("engine", "fs", "common_kwargs")]
     read = options.get("read", {}) if type(options) is dict else None
@@ -27,12 +27,9 @@ def native_reads(function: Any) -> Any:
         return function
     if read.get("open_file_options") or package_of(type(file_system)) != "fsspec":
         return function
-    return _NativeReader(function, {**options, "read": {**read, "open_file_options": _options()}})
-
-
-def _options() -> dict[str, Any]:
     arrow: Any = sys.modules["pyarrow"]
-    return {"open_file_func": arrow.OSFile}
+    opening = {"open_file_func": arrow.OSFile}
+    return _NativeReader(function, {**options, "read": {**read, "open_file_options": opening}})
 
 
 class _NativeReader:

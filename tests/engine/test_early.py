@@ -197,7 +197,7 @@ def test_it_pauses_while_threads_compute() -> None:
         template.give_way(True)
         assert sent == [signal.SIGCONT, signal.SIGSTOP, signal.SIGCONT]
         # Its fork that imports libraries pauses with it.
-        libraries.tell({"a library": "its file"})
+        libraries.request({"a library": "its file"})
         template.give_way(True)
         assert sent[3:] == [signal.SIGSTOP]
         # One process waits for it, and another needs no library.

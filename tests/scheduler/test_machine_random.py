@@ -130,7 +130,7 @@ class AnyOrder(RuleBasedStateMachine):
         return worker, graph, data.draw(st.lists(st.sampled_from(chunks), min_size=1, unique=True))
 
     def attempted(self, graph: int, chunk: int, attempts: int, most: int) -> None:
-        """Note that an attempt has failed: after so many it is the end of the graph, else a delay follows."""
+        """Record a failed attempt: after `most` retries the graph fails, before them the chunk waits."""
         if attempts > most:
             self.failed[graph] = chunk
         else:
