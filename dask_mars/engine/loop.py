@@ -27,6 +27,7 @@ from dask_mars.engine.recorder import Recorder
 from dask_mars.engine.registry import Registry
 from dask_mars.engine.resources import Resources
 from dask_mars.engine.startup import Startup
+from dask_mars.engine.switch_interval import SwitchInterval
 from dask_mars.engine.templates import templates
 from dask_mars.engine.workforce import Workforce
 from dask_mars.errors import EngineStartFailed, EngineStopped, Stalled
@@ -102,6 +103,7 @@ class EngineLoop:
             registry, self.workforce, self.memory, self._cancellation, self.view, commands, self.post
         )
         self._idle = IdleClock(settings.idle_trim_s, settings.idle_timeout_s)
+        self._switch_interval = SwitchInterval()
         _loops.add(self)
 
     def run(self) -> None:
@@ -128,6 +130,7 @@ class EngineLoop:
             self.workforce.shut_down()
             registry.spill_writer.close()
             self.close()
+            self._switch_interval.shorten(False)
             registry.note_gone()
             for run in list(registry.runs.values()):
                 run.inbox.put(Stopped(reason))
@@ -154,6 +157,8 @@ class EngineLoop:
             self._release_persisted([self.gone.popleft() for _ in range(gone)])
         now_s = time.monotonic()
         self.workforce.staff(now_s)
+        # Threads that compute would only interrupt each other more often.
+        self._switch_interval.shorten(bool(self.registry.runs) and not self.workforce.has_threads())
         if is_woken:
             self.memory.answer_requests()
         self.memory.finish_renewal(now_s)
