@@ -47,6 +47,8 @@ class RuntimeState(Tabular, dict[str, Any]):
         columns = [name for name in _SHOWN if any(name in worker for worker in workers)]
         rows = [[_SHOWN[name](worker.get(name)) for name in columns] for worker in workers[:_MOST_WORKERS]]
         notes = [f"and {len(workers) - _MOST_WORKERS:,} more"] if len(workers) > _MOST_WORKERS else []
+        if self.get("why_processes"):
+            notes.append(f"processes, not threads: {self['why_processes']}")
         texts = sum([name not in _NUMBERS for name in columns])
         title = f"{units.plural(len(workers), 'worker')}; {self._store()}"
         shown = [Table([_HEADINGS.get(name, name) for name in columns], rows, title, texts, notes)]

@@ -16,6 +16,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
+from dask.utils import format_bytes
+
 from dask_mars.client.assembling import input_to_assemble, is_assembly
 from dask_mars.client.callbacks import Observer
 from dask_mars.client.lending import Lent, lent_chunks
@@ -28,7 +30,7 @@ from dask_mars.graph.callables import attribute
 from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes, Operand
 from dask_mars.locking import Lock
 from dask_mars.optimize.known import appends, temporaries_of
-from dask_mars.optimize.library_code import FRAMES, library_modules
+from dask_mars.optimize.library_code import FRAMES, code_origin
 from dask_mars.protocol import tracebacks
 from dask_mars.protocol.deferred import Deferred, defer
 from dask_mars.protocol.failures import FailureRecord, unpack_error
@@ -88,6 +90,8 @@ class GraphComputation:
         self._rerun_locally = rerun_locally
         #: Names of the library modules that its tasks need.
         self._modules: Collection[str] = ()
+        #: Why threads may not compute it, in words; empty if they may, or the engine wants none.
+        self._why_processes = ""
         #: Chunks that read much of the user's memory, which threads compute beside processes.
         self._lent: Lent | None = None
         self._pool: ThreadPoolExecutor | None = None
@@ -115,8 +119,10 @@ class GraphComputation:
                 copied_bytes[chunk] = size_bytes
         in_client = graph.chunks_for_client() | graph.in_client
         unrepeatable = frozenset(operand_id for operand_id, operand in enumerate(operands) if appends(operand))
-        # A failure in a thread repeats chunks that have begun, so no chunk may be unrepeatable.
-        is_library_code = not unrepeatable and self._is_library_code()
+        are_threads_wanted = not self._defers and engine.wants_threads
+        if are_threads_wanted:
+            self._why_processes = self._find_why_processes(bool(unrepeatable))
+        is_library_code = are_threads_wanted and not self._why_processes
         if copied_bytes and not (is_library_code or unrepeatable) and engine.lends and not self._defers:
             most_bytes, frames = self._most_chunk_bytes, engine.settings.memory_limit >= _FRAMES_LIMIT_BYTES
             self._lent = lent_chunks(graph, copied_bytes, most_bytes, frames)
@@ -142,19 +148,28 @@ class GraphComputation:
             keeps_data_on_failure=self._rerun_locally,
         )
 
-    def _is_library_code(self) -> bool:
-        """Return whether threads of this process may compute the graph; False if the engine wants none."""
-        engine, graph = self._engine, self._graph
-        modules = None if self._defers or not engine.wants_threads else library_modules(graph)
-        if modules is None:
-            return False
-        self._modules = modules
+    def _find_why_processes(self, is_unrepeatable: bool) -> str:
+        """Return why threads of this process may not compute the graph; empty if they may."""
+        graph, limit_bytes = self._graph, self._engine.settings.memory_limit
+        if is_unrepeatable:
+            # A failure in a thread repeats chunks that have begun.
+            return "a task appends to a file, and cannot be repeated"
+        origin = code_origin(graph)
+        if origin.other:
+            return origin.other
+        self._modules = origin.modules
         # Threads have no quotas.
-        has_frames = any(name.startswith(FRAMES) for name in modules)
-        if has_frames and engine.settings.memory_limit < _FRAMES_LIMIT_BYTES:
-            return False
+        if limit_bytes < _FRAMES_LIMIT_BYTES and any(name.startswith(FRAMES) for name in origin.modules):
+            return f"threads compute dataframes from a memory limit of {format_bytes(_FRAMES_LIMIT_BYTES)} on"
         sizes = DeclaredSizes(graph)
-        return all((sizes[chunk] or 0) <= self._most_chunk_bytes for chunk in range(len(graph)))
+        largest_bytes, most_bytes = (
+            max((sizes[chunk] or 0 for chunk in range(len(graph))), default=0),
+            self._most_chunk_bytes,
+        )
+        if largest_bytes > most_bytes:
+            largest, most = format_bytes(largest_bytes), format_bytes(most_bytes)
+            return f"a chunk takes {largest}, and threads compute chunks of at most {most}"
+        return ""
 
     @property
     def _most_chunk_bytes(self) -> int:
@@ -173,7 +188,7 @@ class GraphComputation:
             observed=observer is not None and observer.wants_tasks,
             values_wanted=observer is not None and observer.values_wanted,
         )
-        run.modules = self._modules
+        run.modules, run.why_processes = self._modules, self._why_processes
         if self._saver is not None:
             engine.save_by(run, self._saver)
         # Until the engine reports the end, Ctrl-C or the engine's end may interrupt at any point.

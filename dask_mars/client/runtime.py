@@ -270,8 +270,9 @@ class Runtime(Observed):
             for each its purpose, its bytes, and whether it was granted. ``workers``: for each its id, its
             ``label`` (a thread of your process, or a worker with its process), its process id, the Dask key of the
             running chunk, its step (``"prepare"``, ``"load"``, ``"compute"`` or ``"seal"``), and the number of
-            chunks ``dispatched`` to it. ``store``: bytes stored, limit, reserved for dispatched chunks, and
-            written to disk since the start. ``missing_extensions``: the C extensions that are not installed.
+            chunks ``dispatched`` to it. ``why_processes``: why workers are processes and not threads, in words;
+            empty while threads compute. ``store``: bytes stored, limit, reserved for dispatched chunks,
+            and written to disk since the start. ``missing_extensions``: the C extensions that are not installed.
             ``object_quotas``: whether Python objects, and not only arrays, ask before they take memory in worker
             processes. Empty if the runtime is not running.
         """

@@ -160,6 +160,8 @@ class GraphRun:
     one_by_one: bool = False
     #: Modules of libraries that its tasks are known to import.
     modules: Collection[str] = ()
+    #: Why threads may not compute it, in words.
+    why_processes: str = ""
     finished: int = 0
     saver: Saver | None = None
     measurements: ChunkMeasurements = field(init=False)

@@ -13,6 +13,7 @@ from dask_mars.engine.graph_run import ChunkMeasurements
 from dask_mars.engine.listeners import EngineView
 from dask_mars.engine.memory_account import MemoryAccount, ProcessMemory, measure_processes
 from dask_mars.engine.registry import Registry
+from dask_mars.engine.startup import Startup
 from dask_mars.extensions import missing_extensions
 from dask_mars.limits import arena_bytes, library_bytes
 from dask_mars.scheduler.events import CLIENT
@@ -26,12 +27,15 @@ class Inspection:
     # Any thread may ask. After `patience_s`, by default never, a question raises `TimeoutError`; after the
     # engine's end it raises the reason, such as `EngineStopped`.
 
-    def __init__(self, machine: Machine, registry: Registry, commands: Commands, view: EngineView) -> None:
+    def __init__(
+        self, machine: Machine, registry: Registry, commands: Commands, view: EngineView, startup: Startup
+    ) -> None:
         self._machine = machine
         self._registry = registry
         self._control = registry.control
         self._call = commands.call
         self._view = view
+        self._startup = startup
 
     def explain(self, key: Any = None, patience_s: float | None = None) -> str:
         """Describe the progress of each graph, or why the chunk of a key is not computed."""
@@ -89,9 +93,19 @@ class Inspection:
     def _explain(self) -> str:
         machine, registry = self._machine, self._registry
         waiting = {id: reservation.key for id, reservation in registry.reservations.items()}
-        return explain(
-            machine, registry.runs, self._labels(), self._steps(), waiting, len(registry.objects.persisted)
-        )
+        persisted = len(registry.objects.persisted)
+        text = explain(machine, registry.runs, self._labels(), self._steps(), waiting, persisted)
+        return f"{text}\n{self._kinds()}" if registry.workers else text
+
+    def _kinds(self) -> str:
+        """Return which workers are threads or processes, and why, in words."""
+        handles, why = self._registry.workers.values(), self._startup.why_processes
+        threads = sum([not handle.is_process for handle in handles])
+        if not threads:
+            return f"workers are processes: {why}"
+        if threads == len(handles):
+            return "workers are threads of this process: all functions and objects are of known libraries"
+        return f"{threads} of {len(handles)} workers are threads, until processes have started: {why}"
 
     def _explain_chunk(self, graph_id: int, chunk: int) -> str:
         run = self._registry.runs[graph_id]
@@ -110,6 +124,7 @@ class Inspection:
                 for waits in registry.reservations.values()
             ],
             "workers": self._entries(),
+            "why_processes": self._startup.why_processes,
             "store": self._view.store(),
             "missing_extensions": list(missing_extensions()),
             "object_quotas": has_object_quotas(registry.settings.arena_threshold_bytes),

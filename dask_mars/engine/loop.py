@@ -73,14 +73,12 @@ class EngineLoop:
         resources = Resources(settings, capacity_bytes)
         self.registry = registry = Registry(settings, resources)
         self.view = EngineView(registry, machine.memory, is_agent)
-        self.inspection = Inspection(machine, registry, commands, self.view)
+        self.startup = Startup(_why_no_threads(settings, is_agent), settings.memory_limit, count)
+        self.inspection = Inspection(machine, registry, commands, self.view, self.startup)
         path = settings.scheduler_log
         self._recorder = None if path is None else Recorder(path, self.view.id, machine.parameters)
         self._selector = selectors.DefaultSelector()
         self._selector.register(commands.reader, selectors.EVENT_READ, None)
-        # Greenlets would compute one after the other, and none could wait for its socket alone.
-        starts_in_threads = settings.starts_in_threads and not is_agent and not greenlets.has_gevent()
-        self.startup = Startup(starts_in_threads, settings.memory_limit, count)
         watch = MemoryWatch(settings.memory_limit, count, commands.pid, resources.arena_files)
         self.workforce = Workforce(
             machine,
@@ -267,6 +265,16 @@ class EngineLoop:
         self.workforce.forget_after_fork()
         with contextlib.suppress(OSError):
             self.close()
+
+
+def _why_no_threads(settings: Settings, is_agent: bool) -> str:
+    """Return why threads of this process are not to compute, in words; empty if they may."""
+    if not settings.starts_in_threads:
+        return "dask-mars.start-in-threads is off"
+    if is_agent:
+        return "this is an agent of a cluster"
+    # Greenlets would compute one after the other, and none could wait for its socket alone.
+    return "gevent has replaced threads" if greenlets.has_gevent() else ""
 
 
 def _parameters(settings: Settings, capacity_bytes: int, most_bytes: int) -> Parameters:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+
+from dask.utils import format_bytes
 
 from dask_mars.engine.graph_run import GraphRun
 from dask_mars.engine.lost_time import Lost, LostTime, has_lock
@@ -34,8 +36,12 @@ _LEAST_LIMIT = 1 << 31
 class Startup:
     """Decides whether threads compute until processes have started."""
 
-    def __init__(self, is_wanted: bool, memory_limit: int, num_workers: int) -> None:
-        self.is_wanted = is_wanted and memory_limit >= _LEAST_LIMIT
+    def __init__(self, unwanted: str, memory_limit: int, num_workers: int) -> None:
+        if memory_limit < _LEAST_LIMIT and not unwanted:
+            unwanted = f"threads compute from a memory limit of {format_bytes(_LEAST_LIMIT)} on"
+        self.is_wanted = not unwanted
+        #: Why there are worker processes, in words.
+        self.why_processes = unwanted
         self._num_workers = num_workers
         #: Processes that still import while a thread computes in their place, by id.
         self.loading: dict[int, ProcessHandle] = {}
@@ -52,6 +58,10 @@ class Startup:
         self._finished_before = 0
         #: Start and number of computed chunks of the last two windows.
         self._windows: deque[tuple[float, int]] = deque(maxlen=2)
+
+    def give_up_threads(self) -> None:
+        """Use no threads any more, as one has failed."""
+        self.is_wanted, self.why_processes = False, "a thread has failed"
 
     def note(self, runs: Collection[GraphRun], now_s: float) -> None:
         """Record whether there is work."""
@@ -91,9 +101,22 @@ class Startup:
         # start takes half a second or more of a processor. Processes start once the lost time equals the time for
         # starting them, so that the total is at most about twice the best possible.
         due_s = self.due_s(runs, now_s)
-        if is_short or (due_s is not None and now_s >= due_s) or not self.may_use_threads(runs):
-            return self._num_workers
-        return self._num_workers - 1 if self._is_worth_starting(runs, now_s) else 0
+        if not self.may_use_threads(runs):
+            self.note_why(runs)
+        elif is_short:
+            self.why_processes = "memory is short, and threads have no quotas"
+        elif due_s is not None and now_s >= due_s:
+            self.why_processes = f"threads have computed for {self._busy_until(now_s):.1f} s"
+        elif self._is_worth_starting(runs, now_s):
+            self.why_processes = f"threads have lost {self._lost_s:.1f} s to the GIL"
+            return self._num_workers - 1
+        else:
+            return 0
+        return self._num_workers
+
+    def note_why(self, runs: Iterable[GraphRun]) -> None:
+        """Record why threads may not compute some graphs."""
+        self.why_processes = next((run.why_processes for run in runs if run.why_processes), self.why_processes)
 
     def _is_worth_starting(self, runs: Collection[GraphRun], now_s: float) -> bool:
         """Return whether the lost time exceeds the time for starting processes in place of all threads but one."""
@@ -125,7 +148,7 @@ class Startup:
         if self._since_s is None or not has_lock():
             # Without the GIL threads compute as fast as processes.
             return None
-        busy_s = max(self._busy_s + now_s - self._since_s, 0.0)
+        busy_s = self._busy_until(now_s)
         are_small = busy_s * self._num_workers < self._finished * _SMALL_S
         patience_s = _LOCKED_PATIENCE_S if are_small else _PATIENCE_S
         if not are_small and self.lost_time.can_tell:
@@ -140,10 +163,15 @@ class Startup:
             patience_s *= 2
         return now_s + patience_s - busy_s
 
+    def _busy_until(self, now_s: float) -> float:
+        return max(self._busy_s + (0.0 if self._since_s is None else now_s - self._since_s), 0.0)
+
     def restart(self) -> None:
         """Start again with threads: the workers have ended because there was no work."""
         self._busy_s, self._finished, self._finished_before = 0.0, 0, 0
         self._saved_s = 0.0
+        if self.is_wanted:
+            self.why_processes = ""
 
 
 def _start_s() -> float:

@@ -105,7 +105,8 @@ class Workforce:
     # -- start ------------------------------------------------------------------------------------------------
 
     def start_processes(self) -> None:
-        """Start a process for each vacant id."""
+        """Start a process for each vacant id, before there is work."""
+        self._startup.why_processes = self._startup.why_processes or "they were asked to start before any work"
         for worker_id in range(self._settings.num_workers):
             if worker_id not in self._workers and worker_id not in self.ending:
                 self._start_process(worker_id)
@@ -143,6 +144,7 @@ class Workforce:
             elif self._startup.may_use_threads(self._runs.values()):
                 self._start_thread(worker_id)
             else:
+                self._startup.note_why(self._runs.values())
                 self._start_process(worker_id)
 
     def _start_process(self, worker_id: int) -> None:
@@ -353,7 +355,7 @@ class Workforce:
         """Unregister a thread that no longer computes."""
         if not handle.is_leaving:
             # The thread has failed, and so would the next one.
-            self._startup.is_wanted = False
+            self._startup.give_up_threads()
         self._leave(handle)
         handle.close_descriptors()
         self._registry.note_gone(handle)

@@ -14,18 +14,21 @@ import sys
 from collections import deque
 from collections.abc import Collection
 from types import CellType, FunctionType, MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from dask.highlevelgraph import HighLevelGraph
 from dask.utils import Dispatch, methodcaller
 
-from dask_mars.graph.callables import package_of
+from dask_mars.entry_points import entry_points
+from dask_mars.graph.callables import full_name, package_of
 from dask_mars.graph.chunks import ChunkGraph, Constant, Subprogram
 from dask_mars.graph.functions import path_of
 from dask_mars.optimize.known import DECODING_PACKAGES, LIBRARIES, LOADED_PACKAGES, RUNNING_CODE
 from dask_mars.store.persisted import PersistedChunk
 
+#: Entry points by which a package says that its functions may run in threads: their names are top-level modules.
+GROUP = "dask_mars.libraries"
 _PLAIN = frozenset(
     {type(None), type(Ellipsis), bool, int, float, complex, str, bytes, range}
     | {datetime.date, datetime.datetime, datetime.timedelta, decimal.Decimal}
@@ -52,22 +55,31 @@ _MOST_OBJECTS = 1 << 20
 _DATA = (np.generic, np.dtype, np.random.SeedSequence, np.random.BitGenerator, np.random.Generator)
 
 
+class CodeOrigin(NamedTuple):
+    """The origin of a graph's code."""
+
+    #: Modules of libraries that the tasks import.
+    modules: set[str]
+    #: Why it is not all library code, in words; empty if it is.
+    other: str
+
+
 def is_library_code(graph: ChunkGraph) -> bool:
     """Return whether a graph has only functions and objects of well-known libraries; False for large graphs."""
-    return library_modules(graph) is not None
+    return not code_origin(graph).other
 
 
-def library_modules(graph: ChunkGraph) -> set[str] | None:
-    """Return the modules of a graph's functions and objects if it is library code, otherwise None."""
+def code_origin(graph: ChunkGraph) -> CodeOrigin:
+    """Return the modules of a graph's functions and objects, and what is not a library's."""
     if len(graph) > _MOST_CHUNKS:
-        return None
+        return CodeOrigin(set(), f"a graph has {len(graph)} chunks, more than {_MOST_CHUNKS}")
     look = _Look()
     known = (
         all(look.is_known(function) for operand in graph.operands for function in operand.functions)
         and all(look.is_plain(value) for value in graph.values.values() if type(value) is not PersistedChunk)
         and all(look.is_plain(literal) for literals in graph.literals for literal in literals)
     )
-    return look.modules if known else None
+    return CodeOrigin(look.modules, "" if known else f"{look.other or 'some object'} is not a library's")
 
 
 def library_chunks(graph: ChunkGraph, chunks: Collection[int], frames: bool) -> set[int]:
@@ -97,6 +109,8 @@ class _Look:
         self._objects: dict[int, tuple[Any, bool]] = {}
         #: Modules of the objects seen, except those that every worker has.
         self.modules: set[str] = set()
+        #: The first function or class that is not a library's.
+        self.other = ""
         #: Number of pandas' objects that may still be inspected.
         self._objects_left = _MOST_OBJECTS
 
@@ -131,7 +145,10 @@ class _Look:
         if id(function) not in self._functions:
             # Ends recursion through references back to the function.
             self._functions[id(function)] = function, True
-            self._functions[id(function)] = function, self._is_library_function(function, kind, depth)
+            known = self._is_library_function(function, kind, depth)
+            self._functions[id(function)] = function, known
+            if not known:
+                self.other = self.other or full_name(function)
         return self._functions[id(function)][1]
 
     def _is_library_function(self, function: Any, kind: type, depth: int) -> bool:
@@ -218,17 +235,24 @@ class _Look:
                 state += value
             known = all(self.is_plain(item, depth - 1) for item in state)
         self._objects[id(value)] = value, known
+        if not known:
+            self.other = self.other or full_name(kind)
         return known
 
     def _is_library(self, module: Any) -> bool:
         if type(module) is not str:
             return False
         root = module.partition(".")[0]
-        if root not in LIBRARIES and root not in DECODING_PACKAGES:
+        if root not in LIBRARIES and root not in DECODING_PACKAGES and root not in _libraries_by_entry_point():
             return False
         if root not in LOADED_PACKAGES or module.startswith(FRAMES):
             self.modules.add(module)
         return True
+
+
+@functools.cache
+def _libraries_by_entry_point() -> frozenset[str]:
+    return frozenset(entry_point.name for entry_point in entry_points(GROUP))
 
 
 def _is_data(dtype: Any) -> bool:

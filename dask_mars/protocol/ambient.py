@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import functools
-import importlib.metadata
 import locale
 import os
 import socket
@@ -22,6 +21,7 @@ from typing import Any
 
 import dask
 
+from dask_mars.entry_points import entry_points
 from dask_mars.protocol import reloads, thread_limits
 from dask_mars.protocol.worker_environment import worker_environment
 
@@ -335,12 +335,9 @@ def settings() -> dict[str, Setting]:
 
 
 def _of_other_packages() -> Iterator[Setting]:
-    for distribution in importlib.metadata.distributions():
-        # Most packages have none, and parsing all entry points would take three times as long.
-        if GROUP in (distribution.read_text("entry_points.txt") or ""):
-            for entry_point in distribution.entry_points.select(group=GROUP):
-                # Imported on first use, when the module itself is imported.
-                yield _of_another_package(entry_point.name, functools.cache(entry_point.load))
+    for entry_point in entry_points(GROUP):
+        # Imported on first use, when the module itself is imported.
+        yield _of_another_package(entry_point.name, functools.cache(entry_point.load))
 
 
 def _of_another_package(module: str, load: Callable[[], Any]) -> Setting:

@@ -113,6 +113,8 @@ def test_what_people_see_says_that_workers_are_threads(runtime: Runtime, tmp_pat
     assert {worker["label"] for worker in runtime.state()["workers"]} == names
     assert "thread 0 of your process" in str(runtime.state())
     assert "thread 0 of your process has nothing" in runtime.explain()
+    assert "workers are threads of this process: all functions" in runtime.explain()
+    assert runtime.state().why_processes == ""
     rows = {event["args"]["name"] for event in log.events() if event["name"] == "thread_name"}
     assert names <= rows
     page = (tmp_path / "report.html").read_text()
@@ -145,6 +147,8 @@ def test_code_of_the_users_runs_in_processes_alone(runtime: Runtime) -> None:
         assert os.getpid() not in pids
     assert eventually(lambda: len(runtime.engine().worker_pids()) == 2)
     assert eventually(lambda: not threads())
+    assert "workers are processes: tests.tasks.pid_of is not a library's" in runtime.explain()
+    assert "tests.tasks.pid_of is not a library's" in str(runtime.state())
 
 
 def test_processes_read_what_threads_have_made(runtime: Runtime) -> None:
@@ -292,16 +296,23 @@ def test_to_start_a_runtime_is_to_start_processes(runtime: Runtime) -> None:
     assert eventually(lambda: len(runtime.start().engine().worker_pids()) == 2)
     random_means().compute(scheduler=runtime.get)
     assert not threads()
+    assert "asked to start" in runtime.state().why_processes
 
 
-@pytest.mark.parametrize(("setting", "limit"), [(True, "1 GiB"), (False, None)])
-def test_processes_compute_where_memory_is_short_or_the_user_wants_it(setting: bool, limit: str | None) -> None:
+@pytest.mark.parametrize(
+    ("setting", "limit", "why"),
+    [(True, "1 GiB", "memory limit of 2.00 GiB"), (False, None, "start-in-threads is off")],
+)
+def test_processes_compute_where_memory_is_short_or_the_user_wants_it(
+    setting: bool, limit: str | None, why: str
+) -> None:
     with dask.config.set({"dask-mars.start-in-threads": setting}):
         runtime = Runtime(num_workers=1, memory_limit=limit)
     with runtime:
         assert random_means().compute(scheduler=runtime.get).shape == (400,)
         assert len(runtime.engine().worker_pids()) == 1
         assert not threads()
+        assert why in runtime.state().why_processes
 
 
 @pytest.mark.slow
@@ -311,6 +322,7 @@ def test_large_chunks_are_for_processes() -> None:
         assert runtime.engine().worker_pids() == []
         assert da.arange(1 << 25, chunks=-1).compute(scheduler=runtime.get)[-1] == (1 << 25) - 1
         assert len(runtime.engine().worker_pids()) == 1
+        assert "a chunk takes 256.00 MiB" in runtime.explain()
 
 
 def test_errors_and_warnings_are_those_of_threads(runtime: Runtime) -> None:

@@ -23,12 +23,14 @@ def a_start_takes_as_long_as_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_of(chunks: int) -> Any:
-    return SimpleNamespace(graph=range(chunks), finished=0, plan=SimpleNamespace(is_library_code=True))
+    return SimpleNamespace(
+        graph=range(chunks), finished=0, plan=SimpleNamespace(is_library_code=True), why_processes=""
+    )
 
 
 def begun(chunks: int, num_workers: int = 2) -> tuple[Startup, Any]:
     """Return what has had one computation since the time 0."""
-    decides = Startup(True, 1 << 33, num_workers)
+    decides = Startup("", 1 << 33, num_workers)
     run = run_of(chunks)
     decides.note([run], 0.0)
     return decides, run
@@ -174,3 +176,21 @@ def test_what_is_left_takes_as_long_as_what_is_done_now() -> None:
         decides.note_finished(run, 49)
         decides.note([run], now_s)
     assert not decides.is_worth_joining([run], 2.4)
+
+
+def test_why_there_are_processes_is_said() -> None:
+    decides, run = begun(100)
+    assert decides.why_processes == ""
+    decides.note_finished(run, 10)
+    decides.note_lost(Lost(START_S + 0.1))
+    assert wanted(decides, run, 1.0) == 1
+    assert decides.why_processes == "threads have lost 1.6 s to the GIL"
+    run.plan.is_library_code, run.why_processes = False, "__main__.f is not a library's"
+    assert wanted(decides, run, 1.0) == 2
+    # The next graph is prepared while there are processes, and does not say.
+    assert wanted(decides, SimpleNamespace(plan=run.plan, why_processes=""), 1.0) == 2
+    assert decides.why_processes == "__main__.f is not a library's"
+    decides.restart()
+    assert decides.why_processes == ""
+    assert "2.00 GiB" in Startup("", 1 << 30, 2).why_processes
+    assert Startup("a setting", 1 << 30, 2).why_processes == "a setting"

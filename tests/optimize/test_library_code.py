@@ -3,6 +3,7 @@
 import functools
 import operator
 from collections import Counter, OrderedDict, defaultdict, deque
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -14,7 +15,7 @@ import toolz
 
 from dask_mars.graph.chunks import flatten
 from dask_mars.optimize import library_code
-from dask_mars.optimize.library_code import FRAMES, is_library_code, library_modules
+from dask_mars.optimize.library_code import FRAMES, code_origin, is_library_code
 from dask_mars.optimize.prepare import prepare
 
 
@@ -121,8 +122,31 @@ def test_zarr_and_xarray(tmp_path, zarr):
     grouped = prepared(opened.t.groupby("time").sum().data)
     assert is_library_code(grouped)
     # What processes import before they take part.
-    assert {name.partition(".")[0] for name in library_modules(grouped)} >= {"xarray", "zarr"}
-    assert not library_modules(prepared(ones.sum()))
+    assert {name.partition(".")[0] for name in code_origin(grouped).modules} >= {"xarray", "zarr"}
+    assert not code_origin(prepared(ones.sum())).modules
+
+
+def test_what_is_not_a_librarys_is_named():
+    for name in ("a function", "vectorize", "frompyfunc", "overlap", "delayed"):
+        assert code_origin(prepared(USERS[name]())).other == f"{__name__}.own is not a library's"
+    assert "5000 chunks" in code_origin(prepared(da.ones(5000, chunks=1))).other
+    array = da.from_array(OwnArray(), chunks=5, asarray=False)
+    assert code_origin(prepared(array.sum())).other == f"{__name__}.OwnArray is not a library's"
+
+
+def test_packages_say_that_they_may_run_in_threads(monkeypatch):
+    graph = prepared(da.ones(3).map_blocks(own))
+    assert not is_library_code(graph)
+    root = __name__.partition(".")[0]
+    found = [SimpleNamespace(name=root)]
+    monkeypatch.setattr(library_code, "entry_points", lambda group: found if group == library_code.GROUP else [])
+    library_code._libraries_by_entry_point.cache_clear()
+    try:
+        assert is_library_code(graph)
+        # Processes import it before they take part.
+        assert __name__ in code_origin(graph).modules
+    finally:
+        library_code._libraries_by_entry_point.cache_clear()
 
 
 def test_a_look_at_objects_has_an_end(monkeypatch):
@@ -151,8 +175,8 @@ def test_frames():
     assert is_library(frame.value.mean())
     # It matters that they are frames, of which nobody knows the size.
     for frames in (frame.value.mean(), frame.value + 1, frame.merge(frame, on="key")):
-        assert any(name.startswith(FRAMES) for name in library_modules(prepared_frames(frames)))
-    assert not any(name.startswith(FRAMES) for name in library_modules(prepared(da.ones(3).sum())))
+        assert any(name.startswith(FRAMES) for name in code_origin(prepared_frames(frames)).modules)
+    assert not any(name.startswith(FRAMES) for name in code_origin(prepared(da.ones(3).sum())).modules)
     text = pd.DataFrame({"key": ["a", "b", None, "c"] * 5, "value": np.arange(20.0)})
     for dtype in ("str", object, "category"):
         keyed = text.astype({"key": dtype})
@@ -280,7 +304,7 @@ def frame():
 
 
 def are_library_code(operations: dict[str, Any], *arguments: Any) -> dict[str, bool]:
-    return {name: library_modules(handed_over(make(*arguments))) is not None for name, make in operations.items()}
+    return {name: is_library_code(handed_over(make(*arguments))) for name, make in operations.items()}
 
 
 def test_bags():
@@ -299,4 +323,4 @@ def test_files_of_frames(frame, tmp_path):
     df.to_parquet(tmp_path / "p")
     df.to_csv(tmp_path / "c-*.csv", index=False)
     for read in (dd.read_parquet(tmp_path / "p"), dd.read_csv(tmp_path / "c-*.csv", dtype={"a": "f8"})):
-        assert library_modules(handed_over(read.groupby("a").agg({"v": "sum"}))) is not None
+        assert is_library_code(handed_over(read.groupby("a").agg({"v": "sum"})))

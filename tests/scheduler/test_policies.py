@@ -234,16 +234,13 @@ def test_unknown_policies_are_refused() -> None:
 
 
 def test_policies_of_other_packages_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Entries(dict[str, Any]):
-        @property
-        def names(self) -> set[str]:
-            return set(self)
-
     class Entry:
+        name = "widest"
+
         def load(self) -> Any:
             return Widest
 
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: Entries(widest=Entry()))
+    monkeypatch.setattr("dask_mars.entry_points.entry_points", lambda group: [Entry()])
     load_policy("widest")
     made = POLICIES.pop("widest")
     graph = Graph(1, plan((), (), (1,), (1,)), made, {0: 1})

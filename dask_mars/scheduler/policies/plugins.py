@@ -15,11 +15,11 @@ def load_policy(name: str) -> None:
     if name in POLICIES:
         return
     # The import takes as long as ten modules here, and few users have policies of their own.
-    from importlib.metadata import entry_points
+    from dask_mars.entry_points import entry_points
 
-    found = entry_points(group=GROUP)
-    if name not in found.names:
-        known = ", ".join(sorted({*POLICIES, *found.names}))
+    found = {entry_point.name: entry_point for entry_point in entry_points(GROUP)}
+    if name not in found:
+        known = ", ".join(sorted({*POLICIES, *found}))
         raise ValueError(
             f"there is no scheduling policy {name!r}, but {known}; others come by entry points ({GROUP})"
         )
