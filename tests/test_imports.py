@@ -111,3 +111,31 @@ def test_xarray_that_is_there_stays(scripts: Any) -> None:
     pytest.importorskip("xarray")
     program = "import xarray\nfrom dask_mars.worker.preload import load_dask_array\nload_dask_array()\n"
     assert printed(scripts, program + "import dask.array\nprint(dask.array.core.xr is xarray)") == ["True"]
+
+
+WITHOUT_SCIPY = """
+from dask_mars.worker.preload import load_dask_array_alone
+
+load_dask_array_alone()
+import numpy as np, dask.array as da
+from dask.array.chunk_types import is_valid_array_chunk, is_valid_chunk_type
+
+print("scipy" in sys.modules, is_valid_chunk_type(np.ndarray), is_valid_chunk_type(str), is_valid_array_chunk("x"))
+import scipy.sparse as sparse
+print(all(map(is_valid_chunk_type, (sparse.csr_matrix, sparse.csr_array, sparse.coo_array))))
+print(is_valid_array_chunk(sparse.csr_matrix(np.eye(3))), is_valid_array_chunk(sparse.coo_array(np.eye(3))))
+x = da.from_array(np.eye(4), chunks=2).map_blocks(sparse.csr_matrix)
+print(type((x + x).compute(scheduler="sync")).__name__)
+import scipy.fft
+print(da.fft.fft_wrap(scipy.fft.fft)(da.ones(4, chunks=4)).compute(scheduler="sync")[0])
+"""
+
+
+@pytest.mark.slow
+def test_arrays_without_scipy_know_it_when_it_comes(scripts: Any) -> None:
+    pytest.importorskip("scipy")
+    with_scipy = WITHOUT_SCIPY.replace("from dask_mars", "import scipy.sparse, scipy.fft\nfrom dask_mars", 1)
+    lines, expected = printed(scripts, WITHOUT_SCIPY), printed(scripts, with_scipy)
+    loaded = any(map(importlib.util.find_spec, ("sparse", "cupy")))
+    assert lines[0] == f"{loaded} True False False"
+    assert lines[1:] == expected[1:]

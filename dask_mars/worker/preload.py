@@ -1,13 +1,15 @@
-"""Loads `dask.array` without xarray and numbagg.
+"""Loads `dask.array` without xarray and numbagg, and in the user's process without SciPy.
 
 Where they are installed `dask.array` imports them, and with them pandas and numba: most of a process's initial
-memory and start-up time. It needs xarray only to recognise its arrays, and numbagg for medians and quantiles.
+memory and start-up time. It needs xarray and SciPy only to recognise their arrays, and numbagg for medians and
+quantiles.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import sys
 import threading
 from importlib import metadata
@@ -18,6 +20,8 @@ from packaging.version import Version
 
 #: Minimum version that `dask.array` uses.
 _NUMBAGG = Version("0.8.0")
+#: Packages with arrays that `dask.array` recognises, which import SciPy.
+_WITH_SCIPY = ("sparse", "cupy")
 
 
 class _Lazy:
@@ -39,7 +43,23 @@ class _Xarray(_Lazy):
         return getattr(sys.modules.get("xarray"), "DataArray", ())
 
 
-def load_dask_array() -> None:
+class _SparseType(type):
+    """Makes a class whose subclasses are SciPy's sparse arrays, of which there are none before it loads."""
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        sparse = sys.modules.get("scipy.sparse")
+        kinds = tuple(filter(None, [getattr(sparse, name, None) for name in ("spmatrix", "sparray")]))
+        return issubclass(subclass, kinds)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return issubclass(type(instance), cls)
+
+
+class _Sparse(metaclass=_SparseType):
+    """Stands for SciPy's sparse arrays in `dask.array`."""
+
+
+def load_dask_array(without_scipy: bool = False) -> None:
     """Import `dask.array`, but not xarray and numbagg, which tasks may import like any other module.
 
     Call it before there are threads that may import either.
@@ -47,7 +67,8 @@ def load_dask_array() -> None:
     if "dask.array" in sys.modules:
         return
     # Imports of modules that are None here fail.
-    absent: list[str] = [name for name in ("xarray", "numbagg") if name not in sys.modules]
+    hidden = ("xarray", "numbagg", "scipy") if without_scipy else ("xarray", "numbagg")
+    absent: list[str] = [name for name in hidden if name not in sys.modules]
     sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]
     try:
         array = importlib.import_module("dask.array")
@@ -58,6 +79,9 @@ def load_dask_array() -> None:
         array.core.xr = _Xarray("xarray")
     if "numbagg" in absent:
         _have_numbagg(array.reductions)
+    if "scipy" in absent:
+        array.fft.scipy = _Lazy("scipy")
+        array.chunk_types.register_chunk_type(_Sparse)
 
 
 def load_dask_array_alone() -> None:
@@ -65,7 +89,7 @@ def load_dask_array_alone() -> None:
     if "dask.array" not in sys.modules and threading.active_count() == 1:
         # The caller needs the module, and reports why it cannot be imported.
         with contextlib.suppress(ImportError):
-            load_dask_array()
+            load_dask_array(without_scipy=not any(map(importlib.util.find_spec, _WITH_SCIPY)))
 
 
 def _have_numbagg(reductions: ModuleType) -> None:
