@@ -55,6 +55,8 @@ _dask: Any = dask
 _ITERATIONS = 8
 #: In how many of them memory is plenty, and how much there is then.
 _PLENTY_SHARE, _PLENTY_BYTES = 0.4, 3072 * MIB
+#: MiB that each worker above three takes before it has computed anything.
+_MORE_MIB = 24
 #: By how much this process's own memory may have grown since the end of the first rounds. In those it grows by
 #: what is imported and by what Dask keeps: by 110 MiB with Dask's synchronous scheduler alone.
 _GROWTH_BYTES = 128 * MIB
@@ -123,10 +125,12 @@ class Troubles:
         return isinstance(error, RequestTooLarge | StoreFull | QuotaExceeded | WorkerOverLimit)
 
 
-def _configuration(rng: Generator, folder: Path, troubles: Troubles) -> tuple[dict[str, Any], int, int]:
+def _configuration(
+    rng: Generator, folder: Path, troubles: Troubles, workers: int
+) -> tuple[dict[str, Any], int, int]:
     """Draw settings, the limit of memory, and how large arrays may be."""
     # Three workers, this process and libraries take some 230 MiB before they have computed anything.
-    limit = int(rng.integers(256, 400)) * MIB
+    limit = (int(rng.integers(256, 400)) + _MORE_MIB * max(workers - 3, 0)) * MIB
     # Where memory is plenty threads compute first.
     is_plenty = bool(rng.random() < _PLENTY_SHARE)
     directory = no_directory(folder) if troubles.disk == "none" else folder / "spilled"
@@ -143,8 +147,8 @@ def _configuration(rng: Generator, folder: Path, troubles: Troubles) -> tuple[di
     return {f"dask-mars.{name}": value for name, value in settings.items()}, memory_limit, limit
 
 
-def soak_round(seed: int, tally: Tally, limit_s: float, until_s: float) -> None:
-    """Run one round."""
+def soak_round(seed: int, tally: Tally, limit_s: float, until_s: float, workers: int | None = None) -> None:
+    """Run one round, with one to three workers if their number is not given."""
     rng = np.random.default_rng(seed)
     troubles = Troubles(
         disk=str(rng.choice(["ok", "full", "none"], p=[0.6, 0.25, 0.15])), kills=bool(rng.random() < 0.5)
@@ -152,7 +156,7 @@ def soak_round(seed: int, tally: Tally, limit_s: float, until_s: float) -> None:
     before = Surroundings()
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))
-        settings, memory_limit, most_bytes = _configuration(rng, folder, troubles)
+        settings, memory_limit, most_bytes = _configuration(rng, folder, troubles, workers or 0)
         stack.enter_context(dask.config.set(settings))
         fixed = {
             "arena_threshold_bytes": [None, 1 << 10, 1 << 14, 1 << 20][int(rng.integers(4))],
@@ -171,7 +175,7 @@ def soak_round(seed: int, tally: Tally, limit_s: float, until_s: float) -> None:
         what = f"seed {seed}, limit {memory_limit}, {troubles}, {settings}, {fixed}"
         tally.log(what)
         errors = stack.enter_context(Errors().kept())
-        runtime = Runtime(int(rng.integers(1, 4)), memory_limit)
+        runtime = Runtime(workers or int(rng.integers(1, 4)), memory_limit)
         try:
             for number in range(_ITERATIONS):
                 if time.monotonic() > until_s:
