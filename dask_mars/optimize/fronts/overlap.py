@@ -69,6 +69,7 @@ class OverlapRecords:
             sides: (tuple([_cut_at(side, *depth) for side, depth in zip(sides, depths, strict=True)]),)
             for sides in itertools.product((_BEFORE, _CENTRE, _AFTER), repeat=len(counts))
         }
+        self._edge_length, self._whole = len(counts) + 1, (_CENTRE,) * len(counts)
         program = Program()
         program.step(operator.getitem, (program.input("block"), program.literal(None)))
         self._edge_operand = compiler.operand_of(self._edge_name, program)
@@ -90,10 +91,10 @@ class OverlapRecords:
 
     def record(self, key: tuple[Any, ...]) -> ChunkRecord | Alias | None:
         """Return the record of a block or of an edge."""
-        if key not in self:
-            return None
         if key[0] == self._edge_name:
             return self._edge(key)
+        if key not in self:
+            return None
         coordinates = key[1:]
         parts = [around[at] for around, at in zip(self._around, coordinates, strict=True)]
         input_keys: list[Key] = list(itertools.product((self._edge_name,), *parts))
@@ -110,16 +111,21 @@ class OverlapRecords:
         input_keys[input_keys.index((self._edge_name, *coordinates))] = (self._source, *coordinates)
         return ChunkRecord(self._operand_of(len(input_keys)), (shape,), input_keys)
 
-    def _edge(self, key: tuple[Any, ...]) -> ChunkRecord | Alias:
-        block, sides = self._cut_of(key)
-        if not any(sides):
+    def _edge(self, key: tuple[Any, ...]) -> ChunkRecord | Alias | None:
+        if len(key) != self._edge_length:
+            return None
+        try:
+            block, sides = self._cut_of(key)
+        except KeyError:
+            return None
+        if sides == self._whole:
             return Alias(key, block)
         return ChunkRecord(self._edge_operand, self._literals[sides], (block,))
 
     def _cut_of(self, key: Any) -> tuple[tuple[Any, ...], tuple[int, ...]]:
         """Return the key of the block that an edge is cut from, and its side along each axis."""
-        found = [known[at] for known, at in zip(self._cut, key[1:], strict=True)]
-        return (self._source, *[block for block, _ in found]), tuple([side for _, side in found])
+        blocks, sides = zip(*[known[at] for known, at in zip(self._cut, key[1:], strict=True)], strict=True)
+        return (self._source, *blocks), sides
 
     def _operand_of(self, part_count: int) -> int:
         operand = self._operands.get(part_count)
