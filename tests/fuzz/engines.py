@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import random
 import tempfile
 import time
@@ -16,6 +17,7 @@ import dask
 
 import dask_mars
 from dask_mars import Runtime
+from dask_mars.limits import estimate_memory
 from dask_mars.optimize import defaults
 from tests.constants import constants
 from tests.soak.leaks import Errors, Surroundings, left_in_engine
@@ -30,6 +32,8 @@ _KILL_EVERY_S = 1.0
 MOST_KILLS = 2
 #: Bytes of a worker that has imported what a program can use: numba, which flox and numbagg import, is half of it.
 _LIBRARIES = 256 * MIB
+#: Bytes of this process when it has imported all that programs use, for which the limits have room.
+_OWN = 192 * MIB
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,10 @@ class Engine:
         self._stack.enter_context(mock.patch.object(defaults, "CONSUMERS_PER_WORKER", self.plan.fold_initial))
         settings = {**self.plan.settings, "dask-mars.spill-directory": str(self._folder / "spilled")}
         with dask.config.set(settings), constants(**self.plan.constants):
-            self.runtime = Runtime(self.plan.workers, self.plan.memory_limit).start()
+            limit = self.plan.memory_limit
+            # What Dask and libraries keep in this process grows from program to program.
+            limit = limit and limit + max(estimate_memory([os.getpid()]) - _OWN, 0)
+            self.runtime = Runtime(self.plan.workers, limit).start()
         # The same engine is behind the name.
         dask_mars.runtimes._default._runtime = self.runtime
         self.killer = Killer(self.runtime, self.seed, _KILL_EVERY_S)
