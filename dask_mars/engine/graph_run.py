@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from dask_mars.engine.worker_handle import WorkerHandle
 from dask_mars.graph.chunks import ChunkGraph, Key
 from dask_mars.graph.ids import SubtaskIds
+from dask_mars.light_dataclass import Light, light_dataclass
 from dask_mars.protocol.columns import PackedOperand
 from dask_mars.protocol.failures import FailureRecord
 from dask_mars.protocol.object_ref import Block, ObjectRef
@@ -21,23 +22,23 @@ from dask_mars.store.store import Store
 # -- messages of the engine to the calling thread ---------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class RunInClient:
+@light_dataclass
+class RunInClient(Light):
     """Compute these chunks in the user's process; a chunk `is_alone` if no other can run before it has ended."""
 
     chunks: list[int]
     is_alone: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+@light_dataclass
+class Started(Light):
     """Chunks were handed to a worker (reported to observers only)."""
 
     chunks: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+@light_dataclass
+class Done(Light):
     """Chunks were computed (reported to observers only); `values` by chunk if observers ask for them."""
 
     chunks: list[int]
@@ -45,41 +46,41 @@ class Done:
     values: dict[int, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Printed:
+@light_dataclass
+class Printed(Light):
     """A task printed."""
 
     stream: str
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Warned:
+@light_dataclass
+class Warned(Light):
     """A task warned; the payload is a pickle of message, category, file name and line."""
 
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+@light_dataclass
+class Finished(Light):
     """All outputs are available."""
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+@light_dataclass
+class Released(Light):
     """Workers hold nothing of the graph any more; reported only if it may have held files open."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+@light_dataclass
+class Failed(Light):
     """The computation failed at a chunk."""
 
     chunk: int
     error: BaseException | FailureRecord
 
 
-@dataclass(frozen=True, slots=True)
-class Stopped:
+@light_dataclass
+class Stopped(Light):
     """The engine has ended."""
 
     error: BaseException

@@ -6,8 +6,9 @@ Both carry batches: one message per chunk would cost more than a small chunk.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from dask_mars.light_dataclass import Light, light_dataclass
 from dask_mars.scheduler.objects import ObjectId
 
 #: Worker id of the user's own process.
@@ -16,8 +17,8 @@ CLIENT = -1
 Resources = tuple[tuple[str, float], ...]
 
 
-@dataclass(slots=True)
-class GraphPlan:
+@light_dataclass
+class GraphPlan(Light):
     """The machine's view of a graph."""
 
     # Chunk ids are dense, in the order of execution where nothing else decides.
@@ -64,16 +65,16 @@ class GraphPlan:
 # -- events ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class GraphSubmitted:
+@light_dataclass
+class GraphSubmitted(Light):
     """A graph was submitted."""
 
     graph: int
     plan: GraphPlan
 
 
-@dataclass(slots=True)
-class ChunksFinished:
+@light_dataclass
+class ChunksFinished(Light):
     """A worker computed chunks."""
 
     worker: int
@@ -96,8 +97,8 @@ class ChunksFinished:
     on_disk: Sequence[int] = ()
 
 
-@dataclass(slots=True)
-class ChunkFailed:
+@light_dataclass
+class ChunkFailed(Light):
     """A chunk's computation raised. `final` rules out a retry."""
 
     worker: int
@@ -106,8 +107,8 @@ class ChunkFailed:
     final: bool = False
 
 
-@dataclass(slots=True)
-class ChunksReturned:
+@light_dataclass
+class ChunksReturned(Light):
     """A worker returned chunks that it did not compute; with `to_client` only the user's process can run them."""
 
     worker: int
@@ -116,16 +117,16 @@ class ChunksReturned:
     to_client: bool = False
 
 
-@dataclass(slots=True)
-class WorkerStarted:
+@light_dataclass
+class WorkerStarted(Light):
     """A worker accepts work; a thread of the user's process (`is_thread`) accepts library code only."""
 
     worker: int
     is_thread: bool = False
 
 
-@dataclass(slots=True)
-class WorkerLost:
+@light_dataclass
+class WorkerLost(Light):
     """A worker process died while it ran `running`, if anything."""
 
     # Unless `was_up`, it had begun none of its chunks. With `over_limit` the engine ended it for its memory; with
@@ -138,52 +139,52 @@ class WorkerLost:
     crashed: bool = False
 
 
-@dataclass(slots=True)
-class WorkerRetired:
+@light_dataclass
+class WorkerRetired(Light):
     """An idle worker ended on request; it has begun none of its chunks."""
 
     worker: int
 
 
-@dataclass(slots=True)
-class GraphCancelled:
+@light_dataclass
+class GraphCancelled(Light):
     """The user cancelled the graph."""
 
     graph: int
 
 
-@dataclass(slots=True)
-class ResultsTaken:
+@light_dataclass
+class ResultsTaken(Light):
     """The user has a finished graph's results; its data can go."""
 
     graph: int
 
 
-@dataclass(slots=True)
-class ResultsPersisted:
+@light_dataclass
+class ResultsPersisted(Light):
     """The user has a finished graph's results; chunks of it stay as objects until `ObjectsReleased`."""
 
     graph: int
     chunks: Sequence[int]
 
 
-@dataclass(slots=True)
-class ObjectsPut:
+@light_dataclass
+class ObjectsPut(Light):
     """Objects, of the given bytes, entered the store from outside a graph, and stay until `ObjectsReleased`."""
 
     sizes: Mapping[ObjectId, int]
     map_outputs: Sequence[ObjectId] = ()
 
 
-@dataclass(slots=True)
-class ObjectsReleased:
+@light_dataclass
+class ObjectsReleased(Light):
     """The user dropped persisted objects."""
 
     objects: Sequence[ObjectId]
 
 
-@dataclass(slots=True)
-class ObjectSpilled:
+@light_dataclass
+class ObjectSpilled(Light):
     """An object was written to disk, or, unless `written`, could not be; it is still in memory."""
 
     # `began_s` and `ended_s` are times on the clock of `time.perf_counter`, both 0 if there was nothing to write.
@@ -195,8 +196,8 @@ class ObjectSpilled:
     ended_s: float = 0.0
 
 
-@dataclass(slots=True)
-class ChunksRestored:
+@light_dataclass
+class ChunksRestored(Light):
     """A worker put chunks from disk back into the store, as its `Run` asked."""
 
     worker: int
@@ -204,8 +205,8 @@ class ChunksRestored:
     chunks: Sequence[int]
 
 
-@dataclass(slots=True)
-class MemoryMeasured:
+@light_dataclass
+class MemoryMeasured(Light):
     """The present size and limits of the store, a negative one unchanged; causes nothing before the next event."""
 
     stored_bytes: int
@@ -213,8 +214,8 @@ class MemoryMeasured:
     hard_limit_bytes: int = -1
 
 
-@dataclass(slots=True)
-class QuotaRequested:
+@light_dataclass
+class QuotaRequested(Light):
     """A worker waits in the middle of a chunk for its memory to grow."""
 
     worker: int
@@ -223,8 +224,8 @@ class QuotaRequested:
     growth_bytes: int
 
 
-@dataclass(slots=True)
-class PrivateMeasured:
+@light_dataclass
+class PrivateMeasured(Light):
     """Measurements showed workers' memory that they had not asked for."""
 
     # `growths` has graph, chunk and bytes of news; `over_share` has all workers that exceed their share.
@@ -233,28 +234,28 @@ class PrivateMeasured:
     over_share: Sequence[int]
 
 
-@dataclass(slots=True)
-class WorkersRenewed:
+@light_dataclass
+class WorkersRenewed(Light):
     """No worker holds memory left over from earlier chunks."""
 
 
-@dataclass(slots=True)
-class ReservationRequested:
+@light_dataclass
+class ReservationRequested(Light):
     """A caller outside graphs requested bytes of the store."""
 
     reservation: int
     size_bytes: int
 
 
-@dataclass(slots=True)
-class ReservationReleased:
+@light_dataclass
+class ReservationReleased(Light):
     """A reservation's bytes are in the store, or will not come."""
 
     reservation: int
 
 
-@dataclass(slots=True)
-class TimePassed:
+@light_dataclass
+class TimePassed(Light):
     """Time passed without another event."""
 
 
@@ -286,8 +287,8 @@ Event = (
 # -- instructions ---------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Run:
+@light_dataclass
+class Run(Light):
     """Hand chunks of one graph to a worker, in this order."""
 
     # The worker puts `restores` into the store when it reads them from disk, as others need them too. A chunk for
@@ -300,16 +301,16 @@ class Run:
     is_alone: bool = False
 
 
-@dataclass(slots=True)
-class Free:
+@light_dataclass
+class Free(Light):
     """Release the data of chunks that have no more readers."""
 
     graph: int
     chunks: list[int]
 
 
-@dataclass(slots=True)
-class Interrupt:
+@light_dataclass
+class Interrupt(Light):
     """Stop a worker's chunks of a graph; with `force`, also the running one."""
 
     worker: int
@@ -317,8 +318,8 @@ class Interrupt:
     force: bool
 
 
-@dataclass(slots=True)
-class Offer:
+@light_dataclass
+class Offer(Light):
     """Offer a READY chunk to several workers; the first that is free takes it."""
 
     graph: int
@@ -326,8 +327,8 @@ class Offer:
     workers: Sequence[int]
 
 
-@dataclass(slots=True)
-class WithdrawOffer:
+@light_dataclass
+class WithdrawOffer(Light):
     """Withdraw a chunk from the workers that it was offered to and that have not taken it."""
 
     graph: int
@@ -335,30 +336,30 @@ class WithdrawOffer:
     workers: Sequence[int]
 
 
-@dataclass(slots=True)
-class RecallQueued:
+@light_dataclass
+class RecallQueued(Light):
     """Recall the queue of a worker that runs a long chunk."""
 
     worker: int
 
 
-@dataclass(slots=True)
-class Spill:
+@light_dataclass
+class Spill(Light):
     """Write objects to disk, unless they are there or are copies, and keep them in memory until the answer."""
 
     objects: list[ObjectId]
 
 
-@dataclass(slots=True)
-class UseSpilled:
+@light_dataclass
+class UseSpilled(Light):
     """Release an object's memory: readers, as graph and chunk, use the file, or a new copy if it is a copy."""
 
     object: ObjectId
     read_as: list[tuple[int, int]]
 
 
-@dataclass(slots=True)
-class UseRestored:
+@light_dataclass
+class UseRestored(Light):
     """Read an object from memory again, for a worker has restored it; `read_as` has the other readers."""
 
     object: ObjectId
@@ -366,30 +367,30 @@ class UseRestored:
     read_as: list[tuple[int, int]]
 
 
-@dataclass(slots=True)
-class ForgetObjects:
+@light_dataclass
+class ForgetObjects(Light):
     """Release the user's hold on objects; graphs that read them continue to do so."""
 
     objects: list[ObjectId]
 
 
-@dataclass(slots=True)
-class ReadAhead:
+@light_dataclass
+class ReadAhead(Light):
     """Have the system read objects from disk for the next chunks."""
 
     objects: list[ObjectId]
 
 
-@dataclass(slots=True)
-class GrantQuota:
+@light_dataclass
+class GrantQuota(Light):
     """Allow a worker's memory to grow by `growth_bytes` while it runs an operand."""
 
     worker: int
     growth_bytes: int
 
 
-@dataclass(slots=True)
-class RefuseQuota:
+@light_dataclass
+class RefuseQuota(Light):
     """Refuse the growth that a worker waits for; if `is_postponed`, it returns the chunk for a later try."""
 
     worker: int
@@ -399,8 +400,8 @@ class RefuseQuota:
     is_postponed: bool
 
 
-@dataclass(slots=True)
-class RenewWorkers:
+@light_dataclass
+class RenewWorkers(Light):
     """Have workers give back memory left over from earlier chunks, and replace idle ones that do not."""
 
     # Unless `is_strict`, only workers above their share are replaced. `WorkersRenewed` follows.
@@ -408,15 +409,15 @@ class RenewWorkers:
     is_strict: bool
 
 
-@dataclass(slots=True)
-class GrantReservation:
+@light_dataclass
+class GrantReservation(Light):
     """Answer a request for bytes of the store: they are reserved."""
 
     reservation: int
 
 
-@dataclass(slots=True)
-class RefuseReservation:
+@light_dataclass
+class RefuseReservation(Light):
     """Answer a request for bytes of the store: they can never be available."""
 
     reservation: int
@@ -424,8 +425,8 @@ class RefuseReservation:
     limit_bytes: int
 
 
-@dataclass(slots=True)
-class Refuse:
+@light_dataclass
+class Refuse(Light):
     """Record that a chunk, or with `is_result` its result alone, needs too many bytes; `FailGraph` follows."""
 
     graph: int
@@ -435,15 +436,15 @@ class Refuse:
     is_result: bool = False
 
 
-@dataclass(slots=True)
-class FinishGraph:
+@light_dataclass
+class FinishGraph(Light):
     """Report to the user that all outputs of the graph are available."""
 
     graph: int
 
 
-@dataclass(slots=True)
-class FailGraph:
+@light_dataclass
+class FailGraph(Light):
     """Report to the user that the graph failed at `chunk`; `worker_lost` if workers died."""
 
     graph: int
@@ -451,8 +452,8 @@ class FailGraph:
     worker_lost: bool
 
 
-@dataclass(slots=True)
-class ForgetGraph:
+@light_dataclass
+class ForgetGraph(Light):
     """Release everything of the graph: none of its chunks is dispatched."""
 
     graph: int
