@@ -54,7 +54,7 @@ def main(options: Mapping[str, Any], imported: Callable[[], None]) -> None:
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         connection.sendall(channel.frame(dumps([messages.as_plain(messages.Loaded())])))
     start = _receive_start(connection, numbers)
-    for inherited in (descriptor, start.control, start.locks, start.wake, *start.arenas):
+    for inherited in (descriptor, start.locks, start.wake):
         # Programs that tasks start must not inherit these.
         os.set_inheritable(inherited, False)
     process_role.in_worker = True
@@ -77,6 +77,8 @@ def _make_store(start: messages.Start) -> tuple[Store, ControlPage]:
     """Map the arenas and the control page; return the store and the page."""
     arenas = [Arena(arena, start.capacity_bytes) for arena in start.arenas]
     control = Arena(start.control, start.control_bytes)
+    for mapped in (*start.arenas, start.control):
+        os.close(mapped)
     threshold_bytes = start.arena_threshold_bytes
     heap = make_heap(arenas[start.worker], start.live, threshold_bytes)
     page = ControlPage(control.view(0, start.control_bytes).data)
