@@ -78,8 +78,8 @@ class EngineLoop:
         self._selector = selectors.DefaultSelector()
         self._selector.register(commands.reader, selectors.EVENT_READ, None)
         # Greenlets would compute one after the other, and none could wait for its socket alone.
-        starts_in_threads = settings.starts_in_threads and not is_agent and not greenlets.has_gevent()
-        self.startup = Startup(starts_in_threads, settings.memory_limit, count)
+        may_start_in_threads = resources.allows_threads and not is_agent and not greenlets.has_gevent()
+        self.startup = Startup(settings.starts_in_threads and may_start_in_threads, settings.memory_limit, count)
         watch = MemoryWatch(settings.memory_limit, count, commands.pid, resources.arena_files)
         self.workforce = Workforce(
             machine,

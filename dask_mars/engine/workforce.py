@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import selectors
 import sys
@@ -18,6 +19,7 @@ from dask_mars.engine.memory import MemoryWatch
 from dask_mars.engine.processes import ProcessHandle
 from dask_mars.engine.receiver import ProtocolError, Receiver
 from dask_mars.engine.registry import Registry
+from dask_mars.engine.resources import too_few_descriptors
 from dask_mars.engine.start_watch import StartWatch
 from dask_mars.engine.startup import Startup
 from dask_mars.engine.templates import TemplateUser
@@ -161,6 +163,8 @@ class Workforce:
             modules = sorted({module for run in self._runs.values() for module in run.modules})
             handle = ProcessHandle(worker_id, resources.control_file, inherited, modules)
         except OSError as error:
+            if error.errno == errno.EMFILE:
+                raise too_few_descriptors(self._settings.num_workers) from error
             raise WorkerStartFailed(1, f"could not be run ({error})") from error
         self._listen_to(handle)
         self._starts.begin(worker_id, 0, time.monotonic())
