@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 
 from dask_mars.config import Settings
-from dask_mars.errors import DescriptorsTooFew
+from dask_mars.errors import DescriptorsTooFew, EngineStartFailed, WorkerStartFailed
 from dask_mars.limits import descriptors
 from dask_mars.locking import Lock
 from dask_mars.protocol.control import ControlPage, page_bytes
@@ -22,6 +23,13 @@ _FOR_EACH, _FOR_ALL = 3, 16
 def too_few_descriptors(num_workers: int) -> DescriptorsTooFew:
     """Return the error for workers whose descriptors could not be opened."""
     return DescriptorsTooFew(num_workers, _FOR_EACH * num_workers + _FOR_ALL, *descriptors())
+
+
+def not_started(reason: OSError, num_workers: int) -> EngineStartFailed:
+    """Return the error for a worker process that the system has refused."""
+    if reason.errno == errno.EMFILE:
+        return too_few_descriptors(num_workers)
+    return WorkerStartFailed(1, f"could not be run ({reason})")
 
 
 class Resources:
