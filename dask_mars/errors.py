@@ -235,6 +235,22 @@ class AddressSpaceTooSmall(EngineStartFailed):
         return {"limit": "unlimited" if self.limit_bytes is None else f"{self.limit_bytes:,} bytes"}
 
 
+class DescriptorsTooFew(EngineStartFailed):
+    """The process may not open as many files as its workers need."""
+
+    num_workers: int
+    needed: int
+    """Number of file descriptors that the workers need at least."""
+    opened: int
+    """Number of file descriptors that are open."""
+    limit: int
+    """The limit of ``ulimit -n``."""
+    _template = (
+        "there are too few file descriptors: num_workers={num_workers} takes at least {needed:,}, {opened:,} are "
+        "open, and `ulimit -n` is {limit:,}. Raise `ulimit -n`, or lower num_workers."
+    )
+
+
 class SharedMemoryDenied(EngineStartFailed):
     """The system does not let processes share memory."""
 

@@ -12,6 +12,7 @@ import importlib
 import os
 import resource
 import subprocess
+import sys
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,6 +61,20 @@ def address_space(proc: Path = PROC) -> AddressSpace:
     mapped = max(int(counts[0]) * _PAGE_BYTES, _WORKER_MAPPED_BYTES)
     total = _ADDRESS_BYTES if limit_bytes is None else min(limit_bytes, _ADDRESS_BYTES)
     return AddressSpace(max(total - mapped, 0), limit_bytes)
+
+
+def descriptors() -> tuple[int, int]:
+    """Return how many descriptors this process has open, and how many it may have (``ulimit -n``)."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        limit = sys.maxsize
+    folder = PROC / "self" / "fd"
+    try:
+        listed = list((folder if folder.is_dir() else Path("/dev/fd")).iterdir())
+    except OSError:
+        # Not even one is left for the listing.
+        return limit, limit
+    return len(listed) - 1, limit
 
 
 # -- control groups -------------------------------------------------------------------------------------------

@@ -73,7 +73,8 @@ class EngineLoop:
         resources = Resources(settings, capacity_bytes)
         self.registry = registry = Registry(settings, resources)
         self.view = EngineView(registry, machine.memory, is_agent)
-        self.startup = Startup(_why_no_threads(settings, is_agent), settings.memory_limit, count)
+        unwanted = _why_no_threads(settings, is_agent, resources.allows_threads)
+        self.startup = Startup(unwanted, settings.memory_limit, count)
         self.inspection = Inspection(machine, registry, commands, self.view, self.startup)
         path = settings.scheduler_log
         self._recorder = None if path is None else Recorder(path, self.view.id, machine.parameters)
@@ -267,12 +268,14 @@ class EngineLoop:
             self.close()
 
 
-def _why_no_threads(settings: Settings, is_agent: bool) -> str:
+def _why_no_threads(settings: Settings, is_agent: bool, are_descriptors_enough: bool) -> str:
     """Return why threads of this process are not to compute, in words; empty if they may."""
     if not settings.starts_in_threads:
         return "dask-mars.start-in-threads is off"
     if is_agent:
         return "this is an agent of a cluster"
+    if not are_descriptors_enough:
+        return "threads and processes together would take too many file descriptors"
     # Greenlets would compute one after the other, and none could wait for its socket alone.
     return "gevent has replaced threads" if greenlets.has_gevent() else ""
 

@@ -110,7 +110,7 @@ class Template:
         try:
             request = pickle.dumps(Fork(dict(options), list(descriptors), Inherited.read()))
             sent = [1, 2, directory, *descriptors]
-            if len(request) > MOST_BYTES or len(sent) > MOST_DESCRIPTORS:
+            if len(request) > MOST_BYTES:
                 return None
             pid = None
             if self._libraries.is_up() and (pid := _forked(self._libraries.ours, request, sent)) is None:
@@ -135,7 +135,8 @@ class Template:
 def _forked(connection: socket.socket, request: bytes, descriptors: list[int]) -> int | None:
     """Let a template fork; return the id of the process, None if it cannot."""
     try:
-        socket.send_fds(connection, [request], descriptors)
+        for start in range(0, len(descriptors), MOST_DESCRIPTORS):
+            socket.send_fds(connection, [b"+" if start else request], descriptors[start:][:MOST_DESCRIPTORS])
         pid = _answer(connection) if select.select([connection], [], [], _FORK_S)[0] else None
     except OSError:
         return None

@@ -18,6 +18,7 @@ from dask_mars.engine.memory import MemoryWatch
 from dask_mars.engine.processes import ProcessHandle
 from dask_mars.engine.receiver import ProtocolError, Receiver
 from dask_mars.engine.registry import Registry
+from dask_mars.engine.resources import not_started
 from dask_mars.engine.start_watch import StartWatch
 from dask_mars.engine.startup import Startup
 from dask_mars.engine.templates import TemplateUser
@@ -134,18 +135,22 @@ class Workforce:
                 self._replace_threads(count, joins=is_short or startup.is_worth_joining(runs, now_s))
 
     def _start_missing(self) -> None:
-        """Start a worker for each vacant id."""
+        """Start a process for each vacant id, or as many threads as there is work for."""
+        uses_threads = self._startup.may_use_threads(self._runs.values())
+        useful = max(self._machine.useful_workers(), 1) if uses_threads else self._settings.num_workers
+        if len(self._workers) >= useful and not self._startup.loading:
+            return
         for worker_id in range(self._settings.num_workers):
             if worker_id in self._workers or worker_id in self.ending or worker_id in self.template.awaited:
                 continue
             loading = self._startup.loading.pop(worker_id, None)
             if loading is not None:
                 self._put_to_work(loading)
-            elif self._startup.may_use_threads(self._runs.values()):
-                self._start_thread(worker_id)
-            else:
+            elif not uses_threads:
                 self._startup.note_why(self._runs.values())
                 self._start_process(worker_id)
+            elif len(self._workers) < useful:
+                self._start_thread(worker_id)
 
     def _start_process(self, worker_id: int) -> None:
         """Start a worker process and queue work for it: the socket buffers messages until it reads them."""
@@ -163,7 +168,7 @@ class Workforce:
             modules = sorted({module for run in self._runs.values() for module in run.modules})
             handle = ProcessHandle(worker_id, resources.control_file, inherited, modules)
         except OSError as error:
-            raise WorkerStartFailed(1, f"could not be run ({error})") from error
+            raise not_started(error, self._settings.num_workers) from error
         self._listen_to(handle)
         self._starts.begin(worker_id, 0, time.monotonic())
         return handle

@@ -8,7 +8,7 @@ import sys
 
 #: Number of the system call clone by machine.
 CLONE = {"x86_64": 56, "aarch64": 220}
-#: Maximum bytes and descriptors of a request.
+#: Maximum bytes and descriptors of a message to a template.
 MOST_BYTES, MOST_DESCRIPTORS = 1 << 18, 250
 
 

@@ -29,7 +29,7 @@ class Start:
     arguments: list[str]
     #: Origin of the client's ``__main__``.
     main: MainOrigin
-    #: Descriptors of all arenas.
+    #: Descriptors of all arenas, which it closes once they are mapped.
     arenas: list[int]
     #: Size of each arena.
     capacity_bytes: int

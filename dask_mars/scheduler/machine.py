@@ -96,6 +96,10 @@ class Machine:
         """Return the ids of the graphs that are not forgotten."""
         return list(self._graphs)
 
+    def useful_workers(self) -> int:
+        """Return for how many workers there is work now: the number of READY and dispatched chunks."""
+        return sum([graph.dispatched_count + graph.queues.queued_count for graph in self._graphs.values()])
+
     def dispatched_to(self, worker: int) -> list[tuple[int, int]]:
         """Return the (graph, chunk) pairs dispatched to a worker, or to the client, in order."""
         if worker == CLIENT:

@@ -127,6 +127,11 @@ class Queues:
         self._drop_stale(self.offered)
         return bool(self.ready or self.followers or self.offered) or any(self.restricted.values())
 
+    @property
+    def queued_count(self) -> int:
+        """Return the number of READY chunks for workers; it may count some that have been taken from offers."""
+        return len(self.ready) + len(self.offered) + sum(map(len, self.restricted.values()))
+
     def next_keys(self, count: int) -> list[int]:
         """Return the keys of chunks that may be dispatched next, up to `count` of those open to all workers."""
         # The smallest `count` keys of a heap are among these.

@@ -126,6 +126,13 @@ class WorkerProcess:
                 if not self._wait_for_messages():
                     return
 
+    def forget_all(self) -> None:
+        """Forget all graphs, and with them the user's objects."""
+        self._queue.clear()
+        self._graphs.clear()
+        self._runner.forget_handed()
+        self._surroundings.restore()
+
     def _wait_for_messages(self) -> bool:
         """Wait for messages; return False at the end."""
         looks, look_s = 0, _RETAINED_LOOK_S

@@ -25,6 +25,7 @@ from dask_mars.store.arena import Arena
 from dask_mars.store.arena_capacity import not_mapped
 from dask_mars.store.in_place_sealing import limit_memory, make_heap
 from dask_mars.store.store import Store
+from dask_mars.worker.exiting import end_process
 from dask_mars.worker.interrupts import SIGNAL
 from dask_mars.worker.loop import WorkerProcess, overflow_files
 from dask_mars.worker.outbox import OutputStream
@@ -35,6 +36,7 @@ def main(options: Mapping[str, Any], imported: Callable[[], None]) -> None:
     """Run a worker process; call `imported` when it has imported its modules."""
     # Ctrl-C goes to the whole terminal; the client decides what it means for tasks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    modules = dict(sys.modules)
     # A forked process has descriptors under other numbers than its parent.
     numbers = options.get("numbers", {})
     descriptor = numbers.get(options["socket"], options["socket"])
@@ -52,7 +54,7 @@ def main(options: Mapping[str, Any], imported: Callable[[], None]) -> None:
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         connection.sendall(channel.frame(dumps([messages.as_plain(messages.Loaded())])))
     start = _receive_start(connection, numbers)
-    for inherited in (descriptor, start.control, start.locks, start.wake, *start.arenas):
+    for inherited in (descriptor, start.locks, start.wake):
         # Programs that tasks start must not inherit these.
         os.set_inheritable(inherited, False)
     process_role.in_worker = True
@@ -68,12 +70,15 @@ def main(options: Mapping[str, Any], imported: Callable[[], None]) -> None:
         return
     part, overflow = page.part_of(start.worker), partial(overflow_files, page)
     _serve(WorkerProcess(connection, store, part, start.idle_trim_s, overflow))
+    end_process(modules)
 
 
 def _make_store(start: messages.Start) -> tuple[Store, ControlPage]:
     """Map the arenas and the control page; return the store and the page."""
     arenas = [Arena(arena, start.capacity_bytes) for arena in start.arenas]
     control = Arena(start.control, start.control_bytes)
+    for mapped in (*start.arenas, start.control):
+        os.close(mapped)
     threshold_bytes = start.arena_threshold_bytes
     heap = make_heap(arenas[start.worker], start.live, threshold_bytes)
     page = ControlPage(control.view(0, start.control_bytes).data)
@@ -100,6 +105,7 @@ def _serve(process: WorkerProcess) -> None:
         process.serve()
     # Destructors and exit handlers of user code print to the original streams from now on.
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+    process.forget_all()
 
 
 def _receive_start(connection: socket.socket, numbers: Mapping[int, int]) -> messages.Start:

@@ -35,6 +35,8 @@ from dask_mars.worker.preload import load_what_arrays_need
 _CLONE_PARENT, _CLONE_CHILD_CLEARTID, _CLONE_CHILD_SETTID = 0x8000, 0x200000, 0x1000000
 #: Integers at the beginning of glibc's structure of a thread, which is larger. One of them is the thread's id.
 _THREAD_WORDS = 256
+#: Number of descriptors of a request besides those in its `numbers`.
+_OWN_DESCRIPTORS = 3
 (_ENVIRONMENT,) = [setting for setting in SETTINGS if setting.name == "os.environ"]
 _LIMITS = [number for name, number in vars(resource).items() if name.startswith("RLIMIT_")]
 
@@ -74,6 +76,8 @@ class Inherited(NamedTuple):
 
 class Fork(NamedTuple):
     """A request for a worker process. The first three descriptors are those of its output and its directory."""
+
+    # One message has the request and its first descriptors; further descriptors follow in messages of their own.
 
     #: Options of the process, as for one that is not forked.
     options: dict[str, Any]
@@ -128,7 +132,13 @@ class _Server:
         data, descriptors, _, _ = socket.recv_fds(self._connection, MOST_BYTES, MOST_DESCRIPTORS)
         if not data:
             os._exit(0)
-        return pickle.loads(data), descriptors
+        request = pickle.loads(data)
+        while isinstance(request, Fork) and len(descriptors) < _OWN_DESCRIPTORS + len(request.numbers):
+            _, more, _, _ = socket.recv_fds(self._connection, 1, MOST_DESCRIPTORS)
+            if not more:
+                os._exit(1)
+            descriptors += more
+        return request, descriptors
 
     def _answer(self, number: int) -> None:
         try:

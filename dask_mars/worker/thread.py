@@ -152,7 +152,8 @@ def serve(
     arena = arenas[start.worker]
     before = copy_context()
     heap = make_heap(arena, start.live, start.arena_threshold_bytes)
-    store = Store(arenas, start.worker, start.live, start.inline_bytes, heap)
+    # A list of its own, to which it appends temporary arenas.
+    store = Store(arenas[:], start.worker, start.live, start.inline_bytes, heap)
     overflow = partial(overflow_files, page)
     own = [(variable, value) for variable, value in copy_context().items() if before.get(variable) is not value]
     surroundings, trimmer = ThreadSurroundings(variables_of, own), ThreadTrimmer(store)

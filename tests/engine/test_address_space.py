@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import mmap
 import resource
 import subprocess
 import sys
@@ -187,14 +186,15 @@ def test_a_result_that_fits_no_arena_fails_with_numbers(few) -> None:
 
 
 def refusing(number: int):
-    """Return a `mmap` that fails from the so-manieth call on."""
+    """Return a function that maps an arena, and fails from the so-manieth call on."""
     calls = []
+    map_arena = arena._map
 
-    def refuse(*args, **options):
+    def refuse(*args):
         calls.append(1)
         if len(calls) >= number:
             raise OSError(errno.ENOMEM, "Cannot allocate memory")
-        return mmap.mmap(*args, **options)
+        return map_arena(*args)
 
     return refuse
 
@@ -204,7 +204,7 @@ def test_an_arena_that_is_not_mapped_in_the_users_process(monkeypatch, number) -
     settings = config.settings(num_workers=2, memory_limit="1 GiB")
     before = set(Path("/proc/self/fd").iterdir())
     with monkeypatch.context() as patch:
-        patch.setattr(arena.mmap, "mmap", refusing(number))
+        patch.setattr(arena, "_map", refusing(number))
         with pytest.raises(AddressSpaceTooSmall, match="num_workers=2"):
             Engine(settings)
     assert len(set(Path("/proc/self/fd").iterdir())) <= len(before)

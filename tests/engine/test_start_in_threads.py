@@ -86,6 +86,16 @@ def threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("dask-mars-worker")]
 
 
+def test_there_are_as_many_threads_as_there_is_work_for() -> None:
+    counts = []
+    with Runtime(num_workers=8) as runtime:
+        for chunks in (1, 3, 100):
+            x = da.ones(10 * chunks, chunks=10)
+            assert x.map_blocks(np.negative).compute(scheduler=runtime.get).sum() == -10 * chunks
+            counts.append(len(threads()))
+    assert counts == [1, 3, 8]
+
+
 def test_library_code_is_computed_without_processes(runtime: Runtime) -> None:
     expected = random_means().compute(scheduler="threads")
     for _ in range(2):

@@ -70,6 +70,26 @@ def test_processes_are_forks_and_children_of_this_one(runtime: Runtime, started:
     assert len(started) <= 1
 
 
+@pytest.mark.parametrize("most", [1, 3, 4])
+def test_descriptors_travel_in_several_messages(
+    runtime: Runtime, started: list[dict], monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    up(runtime)
+    monkeypatch.setattr("dask_mars.engine.templates.MOST_DESCRIPTORS", most)
+    with Runtime(num_workers=2) as other:
+        assert of_both(os.getppid, other) == [os.getpid()] * 2
+    assert not started
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="there is no /proc")
+def test_workers_keep_no_descriptors_of_arenas(runtime: Runtime) -> None:
+    def names() -> list[str]:
+        return [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+
+    for found in of_both(lambda: [name for name in names() if "memfd" in name], runtime):
+        assert [name for name in found if "locks" not in name] == []
+
+
 def test_they_have_what_new_interpreters_would_have(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch, tmp_path
 ) -> None:

@@ -360,6 +360,7 @@ OURS = {
     errors.Stalled: ("graph 1: 1 READY",),
     errors.EngineStartFailed: ("a reason",),
     errors.AddressSpaceTooSmall: (16 << 30, 4, 5 << 30, 3 << 30, None),
+    errors.DescriptorsTooFew: (128, 400, 9, 256),
     errors.SharedMemoryDenied: ("[Errno 1] Operation not permitted",),
     errors.MemoryLimitTooLow: (64 << 20, 2, 46 << 20, 40 << 20),
     errors.WorkerStartFailed: (3, "ended with exit code 1"),

@@ -416,7 +416,7 @@ def test_array_freed_by_another_thread_after_uninstall(room):
 def test_array_outlives_the_heap_and_the_arena():
     room = Room()
     array = room.make(np.arange, 5000.0)
-    memory = weakref.ref(room.arena._map)
+    memory = weakref.ref(room.arena._mapping)
     room.close()
     gc.collect()
     assert array.sum() == 4999 * 2500

@@ -7,7 +7,6 @@ import collections
 import datetime
 import errno
 import gc
-import mmap
 import os
 import pickle
 from collections.abc import Iterator
@@ -947,7 +946,7 @@ def test_what_has_no_room_and_no_addresses_either_says_so(small_pair, tmp_path, 
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
-    monkeypatch.setattr(mmap, "mmap", refuse)
+    monkeypatch.setattr("dask_mars.store.arena._map", refuse)
     with pytest.raises(StoreFull, match="ulimit -v"):
         small_pair.make.seal_on_disk(np.arange(100_000.0), (), "value", SpillFiles(tmp_path))
     assert len(small_pair.make.arenas) == 2
