@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from dask_mars.errors import StateError
 from dask_mars.graph.ids import SubtaskIds
@@ -215,7 +215,7 @@ class Graph:
             raise error
         state[chunk] = target
 
-    def dispatch(self, chunk: int) -> Sequence[int]:
+    def dispatch(self, chunk: int) -> list[int]:
         """Count a chunk as RUNNING; return the successors whose inputs are all dispatched now."""
         self.move(chunk, RUNNING)
         self.dispatched_count += 1
@@ -235,14 +235,14 @@ class Graph:
         """Return whether a worker or the user's process has a chunk."""
         return self.state[chunk] in (RUNNING, CANCELLING)
 
-    def mark_dispatched(self, chunk: int) -> Sequence[int]:
+    def mark_dispatched(self, chunk: int) -> list[int]:
         """Count a chunk as dispatched; return the successors whose inputs are all dispatched now."""
-        complete: Sequence[int] = ()
-        if self.successors[chunk]:
+        complete: list[int] = []
+        if successors := self.successors[chunk]:
             undispatched_inputs = self.undispatched_inputs
-            for successor in self.successors[chunk]:
+            for successor in successors:
                 undispatched_inputs[successor] -= 1
-            complete = [successor for successor in self.successors[chunk] if not undispatched_inputs[successor]]
+            complete = [successor for successor in successors if not undispatched_inputs[successor]]
         undispatched_consumers = self.undispatched_consumers
         for source in self.plan.inputs[chunk]:
             undispatched_consumers[source] -= 1

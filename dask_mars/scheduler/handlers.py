@@ -164,7 +164,8 @@ class Handlers:
             if self._memory.is_limited:
                 self.dispatcher.quotas.learn_sizes(graph, event)
         if event.sizes and graph.queues.chooses_workers:
-            graph.makers.update(dict.fromkeys(event.sizes, event.worker))
+            for chunk in event.sizes:
+                graph.makers[chunk] = event.worker
 
     def _finish(self, graph: Graph, chunks: Sequence[int]) -> list[int]:
         """Move computed chunks to their next states; return chunks whose data nothing reads any more."""
