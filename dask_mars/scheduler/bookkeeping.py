@@ -43,6 +43,9 @@ class ClientShare:
 class Graph:
     """One graph's bookkeeping; lists are indexed by chunk."""
 
+    # For mypyc, as `forget_policy` deletes it.
+    __deletable__ = ("queues",)
+
     def __init__(
         self,
         id: int,
@@ -279,7 +282,7 @@ class Graph:
         """Check every invariant; raise AssertionError where one does not hold."""
         state, plan = self.state, self.plan
         done = {FINISHED, FREED}
-        ready = {chunk for chunk, current in enumerate(state) if current == READY}
+        ready = {chunk for chunk, current in enumerate(list(state)) if current == READY}
         queues = self.queues
         queued = {queues.chunk_of(key) for key in itertools.chain(*queues.all())}
         assert ready <= queued | queues.delayed, "a READY chunk would never run"
@@ -319,4 +322,4 @@ class Graph:
         if self.stopping:
             assert not ready, "a stopped graph has work"
             assert not queues.has_queued, "a stopped graph has work queued"
-            assert all(State(current) in ENDED or current == CANCELLING for current in state)
+            assert all(State(current) in ENDED or current == CANCELLING for current in list(state))

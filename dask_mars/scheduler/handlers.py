@@ -386,7 +386,7 @@ class Handlers:
         # Counting bytes is a thousand times faster than a loop, and most graphs end with nothing to stop.
         if not any(state.count(live) for live in (UNSCHEDULED, READY, RUNNING)):
             return
-        for chunk, current in enumerate(state):
+        for chunk, current in enumerate(list(state)):
             if current in (UNSCHEDULED, READY):
                 graph.move(chunk, CANCELLED)
             elif current == RUNNING:
