@@ -14,7 +14,7 @@ from setuptools import Distribution
 from setuptools.command.build_ext import build_ext
 
 PACKAGE = Path("dask_mars", "scheduler")
-#: The modules that handle each event. Tests replace methods of `machine`, and users derive from policies.
+#: The modules that handle each event, but for `machine`, whose methods tests replace.
 MODULES = [
     "admission",
     "bookkeeping",
@@ -27,6 +27,10 @@ MODULES = [
     "quotas",
     "recall",
     "workforce",
+    "policies/base",
+    "policies/compiling",
+    "policies/mars",
+    "policies/memory",
 ]
 #: Other modules are not read: `make lint` checks types.
 OPTIONS = ["--follow-imports=skip", "--ignore-missing-imports", f"--cache-dir={os.devnull}"]
@@ -51,8 +55,8 @@ def compile_scheduler(into: Path) -> None:
         command.build_lib = command.build_temp = "built"
         command.ensure_finalized()
         command.run()
-        for library in Path("built", PACKAGE).glob("*.so"):
-            shutil.copy(library, into / PACKAGE)
+        for library in Path("built").rglob("*.so"):
+            shutil.copy(library, into / library.relative_to("built"))
         os.chdir(source)
 
 

@@ -21,8 +21,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a copy of what the tests need, in which the state machine is compiled."""
     pytest.importorskip("mypyc")
     pytest.importorskip("setuptools")
-    if shutil.which("cc") is None:
-        pytest.skip("there is no C compiler")
+    if shutil.which("cc") is None or not getattr(sys, "_is_gil_enabled", lambda: True)():
+        pytest.skip("there is no C compiler, or no lock")
     copy = tmp_path_factory.mktemp("compiled")
     for name in ("benchmarks", "dask_mars", "docs", "studies", "tests"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
