@@ -19,7 +19,7 @@ WITHOUT = {
 #: Whether mypyc compiles the state machine: on request, since that takes mypy. It would switch on the lock of a
 #: Python without one.
 COMPILES = os.environ.get("DASK_MARS_COMPILE") == "1" and not sysconfig.get_config_var("Py_GIL_DISABLED")
-#: Time limit of mypyc and the compiler, in seconds: they take 12 s.
+#: Time limit of mypyc and the compiler, in seconds: they take 15 s.
 COMPILE_TIMEOUT_S = 300
 
 
@@ -45,7 +45,7 @@ class BuildExtensions(build_ext):
         except (OSError, subprocess.SubprocessError) as error:
             print(
                 f"dask_mars: the state machine could not be compiled ({error}). Everything works without, but a "
-                "chunk costs the engine about 15 us more.",
+                "chunk costs the engine 5 to 20 us more.",
                 file=sys.stderr,
             )
 
