@@ -1,7 +1,10 @@
 """Builds the C extensions, if it can; the metadata is in pyproject.toml."""
 
 import compileall
+import os
+import subprocess
 import sys
+import sysconfig
 
 import numpy
 from setuptools import Extension, setup
@@ -13,6 +16,11 @@ WITHOUT = {
     "dask_mars.expressions._native": "elementwise chains are evaluated by more calls of NumPy's functions",
     "dask_mars.expressions._pcg64": "random numbers take as long as NumPy takes for them",
 }
+#: Whether mypyc compiles the state machine: on request, since that takes mypy. It would switch on the lock of a
+#: Python without one.
+COMPILES = os.environ.get("DASK_MARS_COMPILE") == "1" and not sysconfig.get_config_var("Py_GIL_DISABLED")
+#: Time limit of mypyc and the compiler, in seconds: they take 15 s.
+COMPILE_TIMEOUT_S = 300
 
 
 class BuildExtensions(build_ext):
@@ -21,10 +29,25 @@ class BuildExtensions(build_ext):
     def run(self) -> None:
         """Build the extensions; in place, compile the modules as well, as an installation of a wheel does."""
         super().run()
+        in_place = self.inplace or self.editable_mode
+        if COMPILES:
+            self.compile_scheduler("." if in_place else self.build_lib)
         # With PYTHONDONTWRITEBYTECODE, as many containers set it, each process would compile them again: 0.4 s.
-        if self.inplace or self.editable_mode:
+        if in_place:
             compileall.compile_dir("dask_mars", quiet=1)
             compileall.compile_file("_dask_mars_entry.py", quiet=1)
+
+    def compile_scheduler(self, into: str) -> None:
+        """Compile the state machine in a process of its own, or say why not."""
+        command = [sys.executable, "compile_scheduler.py", into]
+        try:
+            subprocess.run(command, check=True, timeout=COMPILE_TIMEOUT_S)
+        except (OSError, subprocess.SubprocessError) as error:
+            print(
+                f"dask_mars: the state machine could not be compiled ({error}). Everything works without, but a "
+                "chunk costs the engine 5 to 20 us more.",
+                file=sys.stderr,
+            )
 
     def build_extension(self, extension: Extension) -> None:
         """Build the extension, or say why not and what is lost."""
@@ -41,6 +64,8 @@ class BuildExtensions(build_ext):
 
 setup(
     cmdclass={"build_ext": BuildExtensions},
+    # Build front ends install it where the build is isolated.
+    setup_requires=["mypy>=1.18; python_version < '3.15'"] if COMPILES else [],
     ext_modules=[
         Extension(
             "dask_mars.store._arena",

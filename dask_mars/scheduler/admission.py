@@ -24,19 +24,11 @@ class Blocked(NamedTuple):
     required_bytes: int
 
 
-class OperandCost(NamedTuple):
-    """Estimated seconds of an operand's chunks, their bytes besides inputs, and whether these are known."""
-
-    seconds: float
-    required_bytes: int
-    is_known: bool
-
-
-class Demand(NamedTuple):
-    """The bytes that a chunk needs to start; `is_first` if no chunk of its operand was measured yet."""
-
-    required_bytes: int
-    is_first: bool
+# Plain tuples: named ones take longer to make than all else that admits a chunk.
+#: Estimated seconds of an operand's chunks, their bytes besides inputs, and whether these are known.
+OperandCost = tuple[float, int, bool]
+#: The bytes that a chunk needs to start, and whether no chunk of its operand was measured yet.
+Demand = tuple[int, bool]
 
 
 class Admission:
@@ -64,7 +56,7 @@ class Admission:
         window_s, is_limited = self._parameters.window_s, self.memory.is_limited
         # An unrepeatable chunk is dispatched alone: at a worker's death it is clear which one may have begun.
         is_repeatable = graph.plan.is_repeatable(chunk)
-        return OperandCost(
+        return (
             graph.estimates.duration_s(chunk, window_s) if is_repeatable else window_s,
             graph.taken_bytes(chunk) if is_limited else 0,
             not is_limited or graph.estimates.is_known(chunk),
@@ -72,27 +64,26 @@ class Admission:
 
     def demand(self, graph: Graph, chunk: int, cost: OperandCost) -> Demand | None:
         """Return the bytes that a chunk needs to start, None if it needs none."""
-        required_bytes = cost.required_bytes
+        _, required_bytes, is_known = cost
         if graph.on_disk:
             required_bytes += graph.disk_bytes(chunk)
-        is_first = not cost.is_known and self.memory.is_tight
-        if is_first:
+        if not is_known and self.memory.is_tight:
             # The first chunk of an operand gets a share of free memory; the others wait for its measurement.
             share_bytes = self.memory.free_bytes // len(self._workforce.by_id)
-            return Demand(max(required_bytes, share_bytes), True)
-        return Demand(required_bytes, False) if required_bytes else None
+            return max(required_bytes, share_bytes), True
+        return (required_bytes, False) if required_bytes else None
 
     def has_room(self, graph: Graph, chunk: int, demand: Demand) -> bool:
         """Return whether a chunk may start now."""
         result_limit = self._parameters.result_limit
         if result_limit is not None and graph.estimates.expected_bytes(chunk) > result_limit:
             return False
-        return not _is_being_measured(graph, chunk, demand) and self.memory.admits(demand.required_bytes)
+        return not _is_being_measured(graph, chunk, demand) and self.memory.admits(demand[0])
 
     def block(self, graph: Graph, chunk: int, demand: Demand) -> None:
         """Record that a chunk waits for memory, unless another one does."""
         if self.blocked is None and not _is_being_measured(graph, chunk, demand):
-            self.blocked = Blocked(graph, chunk, demand.required_bytes)
+            self.blocked = Blocked(graph, chunk, demand[0])
 
     def reserve(self, graph: Graph, chunk: int, required_bytes: int, worker: int) -> None:
         """Reserve a chunk's bytes, without those that the store counts from now on."""
@@ -191,4 +182,4 @@ class Admission:
 
 def _is_being_measured(graph: Graph, chunk: int, demand: Demand) -> bool:
     """Return whether a chunk waits until the first chunk of its operand has run: other memory does not help it."""
-    return demand.is_first and bool(graph.holders.get(graph.plan.operand_of[chunk]))
+    return demand[1] and bool(graph.holders.get(graph.plan.operand_of[chunk]))

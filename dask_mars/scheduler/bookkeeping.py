@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from dask_mars.errors import StateError
 from dask_mars.graph.ids import SubtaskIds
@@ -42,6 +42,9 @@ class ClientShare:
 
 class Graph:
     """One graph's bookkeeping; lists are indexed by chunk."""
+
+    # For mypyc, as `forget_policy` deletes it.
+    __deletable__ = ("queues",)
 
     def __init__(
         self,
@@ -215,7 +218,7 @@ class Graph:
             raise error
         state[chunk] = target
 
-    def dispatch(self, chunk: int) -> Sequence[int]:
+    def dispatch(self, chunk: int) -> list[int]:
         """Count a chunk as RUNNING; return the successors whose inputs are all dispatched now."""
         self.move(chunk, RUNNING)
         self.dispatched_count += 1
@@ -235,14 +238,14 @@ class Graph:
         """Return whether a worker or the user's process has a chunk."""
         return self.state[chunk] in (RUNNING, CANCELLING)
 
-    def mark_dispatched(self, chunk: int) -> Sequence[int]:
+    def mark_dispatched(self, chunk: int) -> list[int]:
         """Count a chunk as dispatched; return the successors whose inputs are all dispatched now."""
-        complete: Sequence[int] = ()
-        if self.successors[chunk]:
+        complete: list[int] = []
+        if successors := self.successors[chunk]:
             undispatched_inputs = self.undispatched_inputs
-            for successor in self.successors[chunk]:
+            for successor in successors:
                 undispatched_inputs[successor] -= 1
-            complete = [successor for successor in self.successors[chunk] if not undispatched_inputs[successor]]
+            complete = [successor for successor in successors if not undispatched_inputs[successor]]
         undispatched_consumers = self.undispatched_consumers
         for source in self.plan.inputs[chunk]:
             undispatched_consumers[source] -= 1
@@ -279,7 +282,7 @@ class Graph:
         """Check every invariant; raise AssertionError where one does not hold."""
         state, plan = self.state, self.plan
         done = {FINISHED, FREED}
-        ready = {chunk for chunk, current in enumerate(state) if current == READY}
+        ready = {chunk for chunk, current in enumerate(list(state)) if current == READY}
         queues = self.queues
         queued = {queues.chunk_of(key) for key in itertools.chain(*queues.all())}
         assert ready <= queued | queues.delayed, "a READY chunk would never run"
@@ -319,4 +322,4 @@ class Graph:
         if self.stopping:
             assert not ready, "a stopped graph has work"
             assert not queues.has_queued, "a stopped graph has work queued"
-            assert all(State(current) in ENDED or current == CANCELLING for current in state)
+            assert all(State(current) in ENDED or current == CANCELLING for current in list(state))

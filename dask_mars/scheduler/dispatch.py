@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 
 from dask_mars.scheduler.admission import Admission, Blocked, OperandCost
 from dask_mars.scheduler.bookkeeping import FINISHED, READY, RUNNING, UNSCHEDULED, Graph
@@ -127,7 +127,7 @@ class Dispatcher:
                 for name, amount in graph.plan.resources.get(chunk, ()):
                     self.free_resources[name] += amount
 
-    def _hand_over(self, worker: Worker, graph: Graph, chunk: int, cost_s: float) -> Sequence[int]:
+    def _hand_over(self, worker: Worker, graph: Graph, chunk: int, cost_s: float) -> list[int]:
         """Count a chunk as dispatched to a worker; return the successors whose inputs are all dispatched now."""
         if graph.queues.shared_offers:
             self._withdraw_offer(graph, chunk, worker.id)
@@ -231,7 +231,7 @@ class Dispatcher:
             operand = operand_of[chunk]
             if (cost := costs.get(operand)) is None:
                 cost = costs[operand] = admission.cost(graph, chunk)
-            if worker.dispatched and worker.load_s + cost.seconds > parameters.window_s:
+            if worker.dispatched and worker.load_s + cost[0] > parameters.window_s:
                 break
             if (demand := admission.demand(graph, chunk, cost)) is not None:
                 if not admission.has_room(graph, chunk, demand):
@@ -242,11 +242,11 @@ class Dispatcher:
                     continue
                 if passed and queues.passes >= parameters.pass_limit:
                     break
-                admission.reserve(graph, chunk, demand.required_bytes, worker.id)
+                admission.reserve(graph, chunk, demand[0], worker.id)
                 queues.passes = queues.passes + 1 if passed else 0
             heapq.heappop(queue)
             share -= not follows
-            complete = self._hand_over(worker, graph, chunk, cost.seconds)
+            complete = self._hand_over(worker, graph, chunk, cost[0])
             chunks.append(chunk)
             if graph.run_ahead:
                 for successor in complete:
@@ -265,7 +265,7 @@ class Dispatcher:
         if self.to_run_alone and (graph.id, chunk) in self.to_run_alone:
             return False
         state, id, dispatched = graph.state, graph.id, worker.dispatched
-        return all(state[source] == FINISHED or (id, source) in dispatched for source in graph.inputs(chunk))
+        return all(state[source] == FINISHED or (id, source) in dispatched for source in graph.plan.inputs[chunk])
 
     # -- dispatch to the user's process -----------------------------------------------------------------------
 

@@ -95,11 +95,12 @@ class Estimates:
 
     def learn_durations(self, chunks: Iterable[int], durations_s: Iterable[float]) -> None:
         """Update the mean durations of operands."""
-        durations, operand_of = self._durations_s, self._operand_of
+        durations, operand_of, mean_s = self._durations_s, self._operand_of, self._mean_s
         for chunk, duration_s in zip(chunks, durations_s, strict=True):
             operand = operand_of[chunk]
             durations[operand] = moved_mean(durations.get(operand), duration_s)
-            self._mean_s = moved_mean(self._mean_s, duration_s)
+            mean_s = moved_mean(mean_s, duration_s)
+        self._mean_s = mean_s
 
     def duration_s(self, chunk: int, window_s: float) -> float:
         """Return the estimated seconds of a chunk, given the window of a worker's queue."""
@@ -125,7 +126,7 @@ class Estimates:
             operand = operand_of[chunk]
             if size > self._expected[operand]:
                 self._expected[operand] = size
-        known = {operand for operand in new if self._expected[operand]}
+        known = {operand for operand in new if self._expected[operand]} if new else set()
         for operand, peak in peaks.items():
             if peak > self._peaks.get(operand, 0):
                 self._peaks[operand] = peak

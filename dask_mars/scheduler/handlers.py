@@ -164,7 +164,8 @@ class Handlers:
             if self._memory.is_limited:
                 self.dispatcher.quotas.learn_sizes(graph, event)
         if event.sizes and graph.queues.chooses_workers:
-            graph.makers.update(dict.fromkeys(event.sizes, event.worker))
+            for chunk in event.sizes:
+                graph.makers[chunk] = event.worker
 
     def _finish(self, graph: Graph, chunks: Sequence[int]) -> list[int]:
         """Move computed chunks to their next states; return chunks whose data nothing reads any more."""
@@ -385,7 +386,7 @@ class Handlers:
         # Counting bytes is a thousand times faster than a loop, and most graphs end with nothing to stop.
         if not any(state.count(live) for live in (UNSCHEDULED, READY, RUNNING)):
             return
-        for chunk, current in enumerate(state):
+        for chunk, current in enumerate(list(state)):
             if current in (UNSCHEDULED, READY):
                 graph.move(chunk, CANCELLED)
             elif current == RUNNING:

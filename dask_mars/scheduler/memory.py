@@ -61,7 +61,7 @@ class Memory:
 
     def admits(self, required_bytes: int) -> bool:
         """Return whether `required_bytes` may be reserved now for a new chunk."""
-        return self.has_room(required_bytes + self.awaited_bytes + self.raised_bytes)
+        return self.stored_bytes + self.reserved_bytes + self.awaited_bytes + required_bytes <= self.limit_bytes
 
     def has_room(self, required_bytes: int) -> bool:
         """Return whether `required_bytes` are free, counting raised reservations as free."""
@@ -111,9 +111,10 @@ class Memory:
             for chunk in chunks:
                 if self._raised:
                     self.admit_raised(graph, chunk)
-                released = self._reserved.pop((graph, chunk), 0)
+                key = graph, chunk
+                released = self._reserved.pop(key, 0)
                 self.reserved_bytes -= released
-                worker = self._worker_of.pop((graph, chunk), None)
+                worker = self._worker_of.pop(key, None)
                 if worker is not None:
                     self.reserved_by_worker[worker] -= released
                     self.changed.add(worker)

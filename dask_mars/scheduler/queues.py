@@ -124,8 +124,9 @@ class Queues:
     def has_queued(self) -> bool:
         """Return whether a worker could be given a chunk."""
         # A chunk that was taken from the offers of one worker is still among all that were offered.
-        self._drop_stale(self.offered)
-        return bool(self.ready or self.followers or self.offered) or any(self.restricted.values())
+        if self.offered:
+            self._drop_stale(self.offered)
+        return bool(self.ready or self.followers or self.offered or any(self.restricted.values()))
 
     @property
     def queued_count(self) -> int:
@@ -144,13 +145,15 @@ class Queues:
         """Return the queue that a worker should take its next chunk from."""
         # Its head is the first of the chunks offered to the worker, offered to all, or with free resources; or the
         # first of those offered to others, where the worker has none or the policy's lead is exceeded.
-        candidates = [self.ready]
-        if worker in self.offers:
-            candidates.append(self.offers[worker])
-        candidates += [queue for taken, queue in self.restricted.items() if queue and are_free(taken)]
+        found = self.ready
+        self._drop_stale(found)
+        candidates = [self.offers[worker]] if worker in self.offers else []
+        if self.restricted:
+            candidates += [queue for taken, queue in self.restricted.items() if queue and are_free(taken)]
         for queue in candidates:
             self._drop_stale(queue)
-        found = min(filter(None, candidates), default=self.ready)
+            if queue and (not found or queue < found):
+                found = queue
         offered, lead = self.offered, self._policy.lead
         self._drop_stale(offered)
         if not offered:
@@ -168,5 +171,9 @@ class Queues:
 
     def _drop_stale(self, queue: list[int]) -> None:
         """Drop chunks from the head of a queue that other queues have given out."""
-        while queue and not self.is_next(self.chunk_of(queue[0])):
+        state, delayed, chunk_of = self._state, self.delayed, self.chunk_of
+        while queue:
+            chunk = chunk_of(queue[0])
+            if state[chunk] == _READY and chunk not in delayed:
+                return
             heapq.heappop(queue)

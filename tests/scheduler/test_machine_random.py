@@ -22,7 +22,6 @@ from dask_mars.scheduler.events import (
     WorkerLost,
     WorkerRetired,
 )
-from dask_mars.scheduler.policies.mars import MarsPolicy
 from tests.machines import plan
 from tests.scheduler.limited import Host
 
@@ -76,7 +75,7 @@ def plans(draw: st.DrawFn, sizes: list[int], persisted: list[tuple[int, int]]) -
 @pytest.fixture(autouse=True, scope="module")
 def small_results_are_large() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MarsPolicy, "large_bytes", 1)
+        patch.setattr("dask_mars.scheduler.policies.mars._LARGE_BYTES", 1)
         yield
 
 

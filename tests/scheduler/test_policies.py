@@ -196,7 +196,7 @@ def test_each_of_the_rules_and_of_the_choices_of_workers_decides() -> None:
 
 @pytest.fixture
 def small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MarsPolicy, "large_bytes", 1)
+    monkeypatch.setattr("dask_mars.scheduler.policies.mars._LARGE_BYTES", 1)
 
 
 def by_default(workers: int) -> CheckedMachine:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from dask_mars.scheduler.assigner import Traversal
 from dask_mars.scheduler.estimates import Estimates
 from dask_mars.scheduler.events import GraphPlan
+from dask_mars.scheduler.policies.compiling import mypyc_attr
 
 
 class GraphView(Protocol):
@@ -51,6 +52,7 @@ class GraphView(Protocol):
         """Queue a READY chunk, again if its key has changed."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Policy:
     """Decides the order of a graph's READY chunks, and the workers they are offered to.
 
@@ -131,6 +133,7 @@ class Policy:
         return None
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class RankedPolicy(Policy):
     """A policy whose order is settled when a graph is submitted: by `sort_key`, then by the graph's own order."""
 
@@ -156,6 +159,7 @@ class RankedPolicy(Policy):
         return self._order[key]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Prioritized(RankedPolicy):
     """Another policy's order among chunks to which the user has given the same priority.
 

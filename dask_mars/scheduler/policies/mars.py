@@ -7,14 +7,18 @@ from collections.abc import Mapping, Sequence
 from dask_mars.scheduler.analyzer import depths
 from dask_mars.scheduler.assigner import Traversal, assign
 from dask_mars.scheduler.policies.base import GraphView, RankedPolicy
+from dask_mars.scheduler.policies.compiling import mypyc_attr
 from dask_mars.scheduler.policies.memory import MemoryPolicy
 
 #: Maximum number of chunks in the order that a worker leaves to the workers that they are offered to.
 _LEAD = 4
+#: Bytes of a result from which on it counts which worker has made it.
+_LARGE_BYTES = 64 << 10
 #: Number of magnitudes of sizes, by powers of two.
 _SIZES = 64
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class MarsPolicy(MemoryPolicy):
     """Mars's three rules, behind what frees memory; a tie goes by the graph's depth-first order."""
 
@@ -23,9 +27,6 @@ class MarsPolicy(MemoryPolicy):
     # smaller result. Of all others the deepest, and those that the deepest rely upon, come first.
     # *Which worker*: chunks without inputs are offered to the worker of their region, which the assigner's search
     # finds; others to the workers that have made most of the bytes of their inputs, if these are large.
-
-    #: Bytes of a result from which on it counts which worker has made it.
-    large_bytes = 64 << 10
 
     def __init__(
         self, graph: GraphView, slots: Mapping[int, int], assignment: Traversal = "breadth-first"
@@ -66,13 +67,12 @@ class MarsPolicy(MemoryPolicy):
         for chunk, operand in enumerate(plan.operand_of):
             if operand >= 0 and operand not in first and not plan.inputs[chunk]:
                 first[operand] = chunk
-        return any((declared[chunk] or 0) >= self.large_bytes for chunk in first.values())
+        return any((declared[chunk] or 0) >= _LARGE_BYTES for chunk in first.values())
 
     def _declared_size(self, chunk: int) -> int:
         """Return the magnitude of a chunk's declared size, 0 where it is alone with its inputs' place."""
-        graph = self.graph
-        declared = graph.plan.declared_bytes
-        if declared is None or all(len(graph.successors[source]) == 1 for source in self._inputs[chunk]):
+        declared, successors = self.graph.plan.declared_bytes, self._successors
+        if declared is None or all(len(successors[source]) == 1 for source in self._inputs[chunk]):
             return 0
         return min((declared[chunk] or 0).bit_length(), _SIZES - 1)
 
@@ -95,11 +95,10 @@ class MarsPolicy(MemoryPolicy):
 
     def workers_for(self, chunk: int) -> Sequence[int] | None:
         """Return the worker of a chunk's region, or the workers that have made most bytes of its large inputs."""
-        graph = self.graph
-        if not graph.plan.inputs[chunk]:
+        if not self._inputs[chunk]:
             region = self._regions.get(chunk)
             return None if region is None else (region,)
-        return _makers(graph, chunk, self.slots, self.large_bytes, share=0.5)
+        return _makers(self.graph, chunk, self.slots, _LARGE_BYTES, share=0.5)
 
 
 def _makers(
@@ -117,6 +116,7 @@ def _makers(
     return [worker for worker, size in sorted(made.items()) if size >= least]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class StrictMarsPolicy(RankedPolicy):
     """Mars's rules to the letter."""
 

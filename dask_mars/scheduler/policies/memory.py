@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from dask_mars.scheduler.assigner import Traversal
 from dask_mars.scheduler.policies.base import GraphView, Policy
+from dask_mars.scheduler.policies.compiling import mypyc_attr
 from dask_mars.scheduler.states import State
 
 # A plain integer: an IntEnum member costs a look-up and a comparison through its class on the hot path.
@@ -16,6 +17,7 @@ _TOLERANCE = 1.1
 _FEW = 8
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class MemoryPolicy(Policy):
     """Chunks in the graph's order, except that some follow their inputs at once."""
 
@@ -26,7 +28,11 @@ class MemoryPolicy(Policy):
         self, graph: GraphView, slots: Mapping[int, int], assignment: Traversal = "breadth-first"
     ) -> None:
         super().__init__(graph, slots, assignment)
-        self._inputs = graph.plan.inputs
+        # Attributes of a protocol take longer to look up.
+        self._inputs, self._objects = graph.plan.inputs, graph.plan.objects
+        self._successors, self._is_output, self._estimates = graph.successors, graph.is_output, graph.estimates
+        self._undispatched_inputs = graph.undispatched_inputs
+        self._undispatched_consumers = graph.undispatched_consumers
         self._count = len(self._inputs)
         #: New places of chunks that were brought forward.
         self._places: dict[int, int] = {}
@@ -64,33 +70,29 @@ class MemoryPolicy(Policy):
 
     def _siblings_fit_input(self, chunk: int) -> bool:
         """Return whether all consumers of a chunk's input together take no more memory than the input."""
-        graph = self.graph
-        inputs = graph.plan.inputs[chunk]
-        size = graph.bytes_of(inputs[0])
-        if len(inputs) > 1 or not size:
+        inputs = self._inputs[chunk]
+        if len(inputs) > 1 or not (size := self.graph.bytes_of(inputs[0])):
             return False
-        return graph.estimates.expected_bytes(chunk) * len(graph.successors[inputs[0]]) <= _TOLERANCE * size
+        return self._estimates.expected_bytes(chunk) * len(self._successors[inputs[0]]) <= _TOLERANCE * size
 
     def _frees_memory(self, chunk: int, missing: int | None = None) -> bool:
         """Return whether running a chunk, after its missing input, frees about as much memory as it takes."""
-        graph = self.graph
-        undispatched_consumers, is_output = graph.undispatched_consumers, graph.is_output
-        persisted = graph.plan.objects
-        expected_bytes = graph.estimates.expected_bytes
+        undispatched_consumers, is_output = self._undispatched_consumers, self._is_output
+        expected_bytes = self._estimates.expected_bytes
         freed_bytes = 0
         for source in self._inputs[chunk]:
             # Persisted objects are not freed.
-            if undispatched_consumers[source] == 1 and not is_output[source] and source not in persisted:
-                freed_bytes += graph.bytes_of(source)
+            if undispatched_consumers[source] == 1 and not is_output[source] and source not in self._objects:
+                freed_bytes += self.graph.bytes_of(source)
         if not freed_bytes:
             return False
         need = expected_bytes(chunk)
         if missing is not None:
-            others = graph.successors[missing]
+            others = self._successors[missing]
             if (
                 len(others) <= _FEW
                 and not is_output[missing]
-                and all(graph.undispatched_inputs[other] <= 1 for other in others)
+                and all(self._undispatched_inputs[other] <= 1 for other in others)
             ):
                 # Then all consumers of the missing input can run, after which it is freed, too.
                 need = sum(map(expected_bytes, others))
@@ -112,8 +114,8 @@ class MemoryPolicy(Policy):
             self.on_ready(chunk, None)
             if self.key_of(chunk) < before:
                 graph.push(chunk)
-        elif graph.undispatched_inputs[chunk] == 1:
-            missing = next(source for source in graph.plan.inputs[chunk] if graph.state[source] <= _READY)
+        elif self._undispatched_inputs[chunk] == 1:
+            missing = next(source for source in self._inputs[chunk] if graph.state[source] <= _READY)
             place = self._places.get(dispatched, dispatched)
             if (
                 graph.is_next(missing)
