@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from dask.utils import format_bytes
 
@@ -72,6 +72,8 @@ class Startup:
         elif not runs and self._since_s is not None:
             self._busy_s += now_s - self._since_s
             self._since_s = None
+        # Only those say why that were prepared while threads might have computed them.
+        self.why_processes = next((run.why_processes for run in runs if run.why_processes), self.why_processes)
         if runs and (not self._windows or now_s - self._windows[-1][0] >= _WINDOW_S):
             self._windows.append((now_s, self._finished))
 
@@ -100,10 +102,10 @@ class Startup:
         # If threads wait for the GIL, all but one become processes: the last thread has the GIL to itself, and a
         # start takes half a second or more of a processor. Processes start once the lost time equals the time for
         # starting them, so that the total is at most about twice the best possible.
-        due_s = self.due_s(runs, now_s)
         if not self.may_use_threads(runs):
-            self.note_why(runs)
-        elif is_short:
+            return self._num_workers
+        due_s = self.due_s(runs, now_s)
+        if is_short:
             self.why_processes = "memory is short, and threads have no quotas"
         elif due_s is not None and now_s >= due_s:
             self.why_processes = f"threads have computed for {self._busy_until(now_s):.1f} s"
@@ -113,10 +115,6 @@ class Startup:
         else:
             return 0
         return self._num_workers
-
-    def note_why(self, runs: Iterable[GraphRun]) -> None:
-        """Record why threads may not compute some graphs."""
-        self.why_processes = next((run.why_processes for run in runs if run.why_processes), self.why_processes)
 
     def _is_worth_starting(self, runs: Collection[GraphRun], now_s: float) -> bool:
         """Return whether the lost time exceeds the time for starting processes in place of all threads but one."""

@@ -143,11 +143,9 @@ class Workforce:
         for worker_id in range(self._settings.num_workers):
             if worker_id in self._workers or worker_id in self.ending or worker_id in self.template.awaited:
                 continue
-            loading = self._startup.loading.pop(worker_id, None)
-            if loading is not None:
+            if (loading := self._startup.loading.pop(worker_id, None)) is not None:
                 self._put_to_work(loading)
             elif not uses_threads:
-                self._startup.note_why(self._runs.values())
                 self._start_process(worker_id)
             elif len(self._workers) < useful:
                 self._start_thread(worker_id)

@@ -186,9 +186,10 @@ def test_why_there_are_processes_is_said() -> None:
     assert wanted(decides, run, 1.0) == 1
     assert decides.why_processes == "threads have lost 1.6 s to the GIL"
     run.plan.is_library_code, run.why_processes = False, "__main__.f is not a library's"
+    decides.note([run], 1.0)
     assert wanted(decides, run, 1.0) == 2
     # The next graph is prepared while there are processes, and does not say.
-    assert wanted(decides, SimpleNamespace(plan=run.plan, why_processes=""), 1.0) == 2
+    decides.note([SimpleNamespace(plan=run.plan, why_processes="")], 1.0)
     assert decides.why_processes == "__main__.f is not a library's"
     decides.restart()
     assert decides.why_processes == ""
