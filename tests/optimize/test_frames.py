@@ -135,6 +135,17 @@ def test_sums_and_counts_of_a_partition_are_one_chunk_with_it(runtime):
     )
 
 
+def test_literals_that_partitions_share_are_parts_of_the_operand(runtime):
+    df = dd.from_map(part, range(8)).merge(table().assign(a=1)[["c", "a"]].drop_duplicates(), on="c")
+    x = df.groupby("c").agg({"b": ["mean", "max"]})
+    graph, _ = symbolic(x)
+    of_part = [literals for key, literals in zip(graph.keys, graph.literals, strict=True) if key[-1] == 5]
+    kinds = {type(literal) for literals in of_part for literal in literals}
+    assert kinds
+    assert not kinds & {dict, list, pd.DataFrame}
+    pd.testing.assert_frame_equal(x.compute(scheduler=runtime.get), x.compute(scheduler="sync"))
+
+
 def test_files_of_parquet_are_read_by_one_operand(tmp_path, runtime):
     for number in range(4):
         part(number).to_parquet(tmp_path / f"{number}.parquet")

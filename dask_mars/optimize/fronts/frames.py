@@ -132,6 +132,7 @@ class PartitionRecords:
                 self._inputs.append((key[0], key))
             else:
                 raise NotSymbolic("its partitions read others")
+        last.hold_literals(compiler.shared_constant)
         self._operand = compiler.operand_of(expression._name, last)
         self._literals = tuple(last.literals)
 
