@@ -238,7 +238,7 @@ def dumps_plain(value: Any, buffers: Callable[[pickle.PickleBuffer], Any] | None
 
 loads = pickle.loads
 
-_NUMBERS = frozenset({type(None), type(Ellipsis), bool, int, float, complex})
+_NUMBERS = frozenset({type(None), type(Ellipsis), bool, int, float, complex, range})
 _NUMPY_NUMBERS = frozenset(
     {np.dtype(code).type for code in np.typecodes["AllInteger"] + np.typecodes["AllFloat"]} | {np.bool_}
 )
@@ -251,8 +251,8 @@ _MOST_ITEMS, _DEPTH, _NUMBER_BYTES = 64, 5, 16
 
 def plain_bytes(value: Any, arrays: bool = True, depth: int = _DEPTH) -> int | None:
     """Return the approximate pickle size of a plain value."""
-    # Plain values are numbers, text, NumPy's numbers, seeds and classes, arrays of numbers that are writable or
-    # broadcast, and small containers of these, at most `depth` deep. None for other values.
+    # Plain values are numbers, ranges, text, NumPy's numbers, seeds and classes, arrays of numbers that are
+    # writable or broadcast, and small containers of these, at most `depth` deep. None for other values.
     kind = type(value)
     if kind in _NUMBERS:
         return _NUMBER_BYTES
