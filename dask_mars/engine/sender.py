@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 #: Minimum size of out-of-band buffers of literals that go through shared memory, in bytes.
 _LITERAL_BUFFER_BYTES = 1 << 14
-#: Types of the user's arrays that threads of the user's process read in place.
+#: Types of the user's arrays that threads of the user's process read in place, as they read frames.
 _BORROWABLE = frozenset({np.ndarray, np.memmap})
 
 
@@ -60,7 +60,7 @@ class Sender:
         #: Contexts of tasks, by id.
         self.contexts: dict[int, Surroundings] = {}
         self._newest_context = -1
-        #: Bytes of the user's arrays that threads have read in place.
+        #: Bytes of the user's arrays and frames that threads have read in place.
         self.borrowed_bytes = 0
 
     def add_context(self, id: int, surroundings: Surroundings) -> None:
@@ -97,7 +97,7 @@ class Sender:
                     if not handle.is_process and self._may_be_borrowed(run, source):
                         borrowed.append(source)
                         known_by[source] |= bit
-                        self.borrowed_bytes += run.values[source].nbytes
+                        self.borrowed_bytes += run.copied_bytes.get(source, 0)
                     elif (ref := self._ref(run, source)) is not None:
                         refs[source] = ref
                         known_by[source] |= bit
@@ -206,8 +206,10 @@ class Sender:
         return payload, tuple(parts)
 
     def _may_be_borrowed(self, run: GraphRun, chunk: int) -> bool:
-        """Return whether a user's array, not copied so far, can be read in place."""
+        """Return whether a user's array or frame, not copied so far, can be read in place."""
         value: Any = run.values.get(chunk) if run.refs[chunk] is None else None
+        if package_of(type(value)) == "pandas":
+            return chunk in run.copied_bytes
         return (
             type(value) in _BORROWABLE
             and value.nbytes > self._store.inline_bytes

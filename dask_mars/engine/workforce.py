@@ -197,7 +197,7 @@ class Workforce:
             start=self._start_message(worker_id),
             arenas=self._registry.store.arenas,
             page=self._control,
-            borrowed_array=lambda graph, chunk: self._runs[graph].values[chunk],
+            borrowed_value=lambda graph, chunk: self._runs[graph].values[chunk],
             variables_of=lambda graph: self._runs[graph].variables,
         )
         handle = self._workers[worker_id] = self._registry.threads[worker_id] = ThreadHandle(worker_id, serve)

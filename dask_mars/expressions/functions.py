@@ -52,13 +52,14 @@ class Bound(NamedTuple):
     #: Positions of the arguments to pass.
     arguments: tuple[int, ...]
 
-    def compute(self, arguments: Sequence[Any], out: np.ndarray) -> Any:
-        """Return the result, in `out` if possible; raise `Unsupported` if NumPy's dtype is another one."""
+    def compute(self, arguments: Sequence[Any], make: Callable[[], np.ndarray]) -> Any:
+        """Return the result, if possible in an array from `make`; raise `Unsupported` for another dtype."""
         if not self.takes_out:
             result = self.call(*arguments)
             if result.dtype != self.dtype:
                 raise Unsupported
             return result
+        out = make()
         self.call(*arguments, out=out)
         return out
 

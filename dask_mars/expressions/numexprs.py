@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import platform
+from collections import defaultdict
 from collections.abc import Collection, Mapping
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from threading import get_ident
 from typing import Any, Literal, NamedTuple
 
@@ -108,15 +109,17 @@ class NumexprPlan:
         mask = sum(bit for kind, bit in flags.items() if errors[kind] != "ignore")
         values = list(values)
         # Later results are written over those that no later call reads, as new pages cost more than computing.
-        spare: dict[np.dtype[Any], list[Any]] = {}
+        spare: defaultdict[np.dtype[Any], list[Any]] = defaultdict(list)
+
+        def array_of(dtype: np.dtype[Any]) -> Any:
+            return spare[dtype].pop() if spare[dtype] else np.empty(chain.shape, dtype, self._order)
+
         for (slot, expression, reads), dead in zip(self._calls, self._dead, strict=True):
             bound, arguments = chain.steps[slot]
-            arrays = spare.get(bound.dtype)
-            out = arrays.pop() if arrays else np.empty(chain.shape, bound.dtype, self._order)
             if expression is None:
-                values[slot] = bound.compute([values[at] for at in arguments], out)
+                values[slot] = bound.compute([values[at] for at in arguments], partial(array_of, bound.dtype))
             else:
-                values[slot] = out
+                values[slot] = out = array_of(bound.dtype)
                 inputs = [np.asarray(values[at], dtype) for at, dtype in reads]
                 compiled = _compile(*expression, get_ident())
                 library.feclearexcept(mask)
@@ -124,7 +127,7 @@ class NumexprPlan:
                 if library.fetestexcept(mask):
                     return None
             for at in dead:
-                spare.setdefault(values[at].dtype, []).append(values[at])
+                spare[values[at].dtype].append(values[at])
                 values[at] = None
         totals = {
             slot: ufunc.reduce(values[source], axis=axes, dtype=dtype, keepdims=True)

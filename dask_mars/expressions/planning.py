@@ -6,6 +6,7 @@ import itertools
 import math
 import operator
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -230,7 +231,7 @@ class EvaluationPlan:
         for slot in self.before:
             arguments = [values[source] for source in self.slots[slot]]
             bound = self.bound[slot]
-            values[slot] = bound.compute(arguments, np.empty(self.shapes[slot], bound.dtype))
+            values[slot] = bound.compute(arguments, partial(np.empty, self.shapes[slot], bound.dtype))
         sources = {slot: inputs[slot].source() for slot in self.draws}
         done = self.kernel.run(values, errors, sources)
         if done is None:

@@ -267,16 +267,16 @@ class Compiler:
             return program.step(shared, tuple(codes))
         known = list(codes)
         for value in shared.literals:
-            if _is_plain(value):
-                known.append(program.literal(value))
-                continue
-            # As a constant of the operand it travels once, and not with every chunk.
-            held = self._held.setdefault(id(value), Constant(value))
-            known.append(program.step(held, ()))
+            held = self.shared_constant(value)
+            known.append(program.literal(value) if held is None else program.step(held, ()))
         for step in operand.steps:
             taken = tuple([known[slot] for slot in step.slots])
             known.append(program.step(operand.functions[step.function], taken, step.keywords))
         return known[-1]
+
+    def shared_constant(self, value: Any) -> Constant | None:
+        """Return a literal as a constant of the operand, which travels once; None for plain ones."""
+        return None if _is_plain(value) else self._held.setdefault(id(value), Constant(value))
 
     def _emit_inner(self, program: Program, inner: Mapping[Key, Any], outkey: Key, local: dict[Key, int]) -> int:
         """Emit the tasks of an inner graph that its output needs, inputs before their users."""

@@ -179,7 +179,7 @@ class _Look:
             return all(self.is_plain(key, depth - 1) and self.is_plain(value[key], depth - 1) for key in value)
         if kind is np.ndarray:
             return not value.dtype.hasobject
-        if package_of(kind) == "pandas" and hasattr(value, "dtypes"):
+        if package_of(kind) == "pandas" and hasattr(kind, "dtypes"):
             # A frame, a series, or an index of groups, for example.
             self.modules.add("pandas")
             return self._is_plain_frame(value, depth)

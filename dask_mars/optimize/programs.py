@@ -77,6 +77,20 @@ class Program:
         self.steps.append((id(function), codes, keywords))
         return 2 * len(self.steps) - 1
 
+    def hold_literals(self, constant_of: Callable[[Any], Constant | None]) -> None:
+        """Let steps at the beginning return the literals for which there are constants."""
+        steps, functions, literals = self.steps, self.functions, self.literals
+        held = [constant_of(value) for value in literals]
+        self.steps, self.functions, self.literals = [], [], []
+        codes = [
+            self.literal(value) if constant is None else self.step(constant, ())
+            for value, constant in zip(literals, held, strict=True)
+        ]
+        added = 2 * len(self.steps)
+        for function, (_, taken, keywords) in zip(functions, steps, strict=True):
+            moved = [codes[~code] if code < 0 else code + added if code & 1 else code for code in taken]
+            self.step(function, tuple(moved), keywords)
+
 
 def finish_operand(program: Program, name: str, in_client: bool = False) -> Operand:
     """Return a program as an operand: every value gets its final number and every function its place."""

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import dask
 
-from dask_mars.graph.chunks import Key
+from dask_mars.graph.callables import package_of
+from dask_mars.graph.chunks import Constant, Key
 from dask_mars.optimize.programs import Program
 from dask_mars.worker.shuffle import map_bag, map_frame, reduce_bag, reduce_frame
 
@@ -44,6 +45,8 @@ class Shuffles:
         self._by_function = {function: kind for kind in _kinds() for function in (kind.partition, kind.collect)}
         #: Keys of maps, by the key of the files; None for an unknown form of shuffle.
         self._maps: dict[Key, list[Key] | None] = {}
+        #: Empty frames of reducers, by id.
+        self._metas: dict[int, Constant] = {}
 
     def replace(self, program: Program, program_of: ProgramOf) -> Program:
         """Return a program with the steps of a shuffle through files replaced."""
@@ -67,7 +70,14 @@ class Shuffles:
                 ours, kept, maps = step
                 arguments = [*map(code_of, kept), *map(replaced.input, maps)]
                 codes_of.append(replaced.step(ours, tuple(arguments)))
+        replaced.hold_literals(self._meta_constant)
         return replaced
+
+    def _meta_constant(self, value: Any) -> Constant | None:
+        """Return an empty frame as a part of the operand, which travels once for all reducers."""
+        if package_of(type(value)) != "pandas":
+            return None
+        return self._metas.setdefault(id(value), Constant(value))
 
     def _step(
         self,

@@ -13,6 +13,7 @@ import pickle
 import sys
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import CodeType, FunctionType, MemberDescriptorType
 from typing import Any, ClassVar
 
@@ -23,6 +24,7 @@ from dask.utils import SerializableLock
 from dask_mars import process_role
 from dask_mars.graph.callables import attribute, package_of
 from dask_mars.protocol import by_value, hdf5
+from dask_mars.protocol.frames import is_data_frame
 from dask_mars.protocol.locks import InterprocessLock
 
 #: Size below which buffers stay in the pickle, in bytes.
@@ -87,6 +89,15 @@ _plain_kinds: dict[int, type] = {}
 _by_name: dict[int, Any] = {}
 
 
+class _FramePickler(pickle.Pickler):
+    """Pickles frames that `is_data_frame` has found: only their arrays need a look."""
+
+    def __init__(self, file: io.BytesIO, buffers: Any, thaw: Callable[[Any], Any] | None) -> None:
+        super().__init__(file, protocol=5, buffer_callback=buffers)
+        reduce_array = partial(_reduce_array, thaw=thaw)
+        self.dispatch_table = {**copyreg.dispatch_table, **_DTYPES, np.ndarray: reduce_array}
+
+
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     dispatch_table: ClassVar[Any] = ChainMap(_DTYPES, cloudpickle.Pickler.dispatch_table)
     thaw: Callable[[Any], Any] | None = None
@@ -119,15 +130,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 return reduced
         if kind is np.ma.MaskedArray and obj.baseclass is np.ndarray:
             return _reduce_masked(obj)
-        if kind is np.ndarray and 0 in obj.strides and _is_broadcast(obj):
-            return _reduce_broadcast(obj)
         if kind is np.ndarray:
-            array = obj if self.thaw is None else self.thaw(obj)
-            if _travels_raw(array.dtype):
-                return _with_dtype, (array.view(f"V{array.itemsize}"), array.dtype)
-            if array is not obj:
-                return array.__reduce_ex__(5)
-        elif issubclass(kind, np.ndarray) and _is_pickled_as_array(kind):
+            return _reduce_array(obj, self.thaw)
+        if issubclass(kind, np.ndarray) and _is_pickled_as_array(kind):
             return _reduce_subclass(obj)
         if kind is memoryview:
             return _reduce_memoryview(obj)
@@ -209,10 +214,13 @@ def dumps(
     """Pickle a value."""
     # `buffers` is called with each out-of-band buffer, and returns a true value to keep it in band; `thaw` with
     # each array, and returns the one to pickle instead. `kinds` receives the classes of all parts of the value,
-    # except Python's own numbers, texts and containers.
+    # except Python's own numbers, texts and containers, and those of frames of data.
     if plain_bytes(value, arrays=thaw is not frozen) is not None:
         return dumps_plain(value, buffers)
     with io.BytesIO() as file:
+        if is_data_frame(value):
+            _FramePickler(file, buffers, thaw).dump(value)
+            return file.getvalue()
         pickler = _Pickler(file, protocol=5, buffer_callback=buffers)
         if thaw is not None:
             pickler.thaw = thaw
@@ -230,7 +238,7 @@ def dumps_plain(value: Any, buffers: Callable[[pickle.PickleBuffer], Any] | None
 
 loads = pickle.loads
 
-_NUMBERS = frozenset({type(None), type(Ellipsis), bool, int, float, complex})
+_NUMBERS = frozenset({type(None), type(Ellipsis), bool, int, float, complex, range})
 _NUMPY_NUMBERS = frozenset(
     {np.dtype(code).type for code in np.typecodes["AllInteger"] + np.typecodes["AllFloat"]} | {np.bool_}
 )
@@ -243,8 +251,8 @@ _MOST_ITEMS, _DEPTH, _NUMBER_BYTES = 64, 5, 16
 
 def plain_bytes(value: Any, arrays: bool = True, depth: int = _DEPTH) -> int | None:
     """Return the approximate pickle size of a plain value."""
-    # Plain values are numbers, text, NumPy's numbers, seeds and classes, arrays of numbers that are writable or
-    # broadcast, and small containers of these, at most `depth` deep. None for other values.
+    # Plain values are numbers, ranges, text, NumPy's numbers, seeds and classes, arrays of numbers that are
+    # writable or broadcast, and small containers of these, at most `depth` deep. None for other values.
     kind = type(value)
     if kind in _NUMBERS:
         return _NUMBER_BYTES
@@ -403,6 +411,16 @@ def _reduce_broadcast(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
     once = array[tuple([slice(None) if stride else slice(1) for stride in array.strides])]
     # Pickles of non-contiguous arrays lose the byte order.
     return np.broadcast_to, (once if once.flags.forc else once.copy(order="K"), array.shape)
+
+
+def _reduce_array(array: np.ndarray[Any, Any], thaw: Callable[[Any], Any] | None) -> Any:
+    if 0 in array.strides and _is_broadcast(array):
+        return _reduce_broadcast(array)
+    if thaw is not None:
+        array = thaw(array)
+    if _travels_raw(array.dtype):
+        return _with_dtype, (array.view(f"V{array.itemsize}"), array.dtype)
+    return array.__reduce_ex__(5)
 
 
 def _reduce_plain(array: np.ndarray[Any, Any]) -> Any:

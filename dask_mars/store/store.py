@@ -224,10 +224,16 @@ class Store(StoreAllocator):
     ) -> tuple[bytes, list[memoryview], bool]:
         """Return a value's pickle, its out-of-band buffers, and whether the value may hold files open."""
         buffers: list[memoryview] = []
+        # Values with few bytes become one pickle.
+        left = self.inline_bytes // 2
 
         def out_of_band(buffer: pickle.PickleBuffer) -> bool:
+            nonlocal left
             raw = self.for_arena(buffer, _ALIGNMENT - 1)
             if raw is None:
+                return True
+            left -= raw.nbytes
+            if left >= 0:
                 return True
             buffers.append(raw)
             return False

@@ -12,7 +12,9 @@ import numpy as np
 from dask_mars.graph.callables import attribute
 from dask_mars.graph.chunks import Operand
 from dask_mars.worker.grouped_sums import grouped_sums
+from dask_mars.worker.grouped_variances import grouped_variances
 from dask_mars.worker.parquet_reads import native_reads
+from dask_mars.worker.partition_numbers import partition_numbers
 from dask_mars.worker.running_sums import running_sums
 from dask_mars.worker.substitutes import with_substitutes
 from dask_mars.worker.zarr_reads import direct_reads
@@ -25,7 +27,8 @@ def made_fast(operand: Operand) -> Operand:
     """Replace functions by faster substitutes, and chains of elementwise steps as the configuration says."""
     reductions = dask.config.get("dask-mars.expressions.reductions", True)
     sums = partial(grouped_sums, reductions=reductions)
-    operand = with_substitutes(operand, direct_reads, native_reads, sums, running_sums)
+    of_frames = native_reads, grouped_variances, partition_numbers
+    operand = with_substitutes(operand, direct_reads, sums, running_sums, *of_frames)
     # A single step gains nothing, except Dask's partial moments, random numbers and histograms.
     if len(operand.steps) < 2:
         function = operand.functions[0]

@@ -106,8 +106,8 @@ class WorkerThread(WorkerProcess):
     flush_s = 0.004
     #: Is informed of waits for work.
     idle_time: IdleTime
-    #: Returns the user's array that is a chunk of a graph.
-    borrowed_array: Callable[[int, int], Any]
+    #: Returns the user's array or frame that is a chunk of a graph.
+    borrowed_value: Callable[[int, int], Any]
 
     def _wait_for_messages(self) -> bool:
         self.idle_time.begin()
@@ -119,11 +119,15 @@ class WorkerThread(WorkerProcess):
         for chunk in chunks:
             # If the computation has ended meanwhile, no reader is left.
             with contextlib.suppress(KeyError):
-                array = self.borrowed_array(graph.id, chunk)
-                alias = array.view(np.ndarray)
+                value = self.borrowed_value(graph.id, chunk)
+                if not isinstance(value, np.ndarray):
+                    # A frame: Dask's threads read it as it is, too.
+                    graph.values[chunk] = (value, None)
+                    continue
+                alias = value.view(np.ndarray)
                 alias.flags.writeable = False
                 graph.values[chunk] = (alias, None)
-                if array.flags.writeable:
+                if value.flags.writeable:
                     graph.borrowed.add(chunk)
 
     def finish(self) -> None:
@@ -137,7 +141,7 @@ def serve(
     start: Start,
     arenas: list[Arena],
     page: ControlPage,
-    borrowed_array: Callable[[int, int], Any],
+    borrowed_value: Callable[[int, int], Any],
     variables_of: Callable[[int], Context],
 ) -> list[tuple[int, int]]:
     """Compute in this thread until the engine says EXIT or is gone.
@@ -160,7 +164,7 @@ def serve(
     part = page.part_of(start.worker)
     worker = WorkerThread(connection, store, part, start.idle_trim_s, overflow, surroundings, trimmer)
     worker.idle_time = idle_time
-    worker.borrowed_array = borrowed_array
+    worker.borrowed_value = borrowed_value
     try:
         worker.serve()
         worker.finish()

@@ -189,6 +189,15 @@ def test_rows_without_a_reducer_are_left_out():
     assert [len(output.part(reducer)[0]) for reducer in (1, 2)] == [1, 1]
 
 
+@pytest.mark.parametrize("numbers", [[0, 255], [0, 256], [3, 65_535], [3, 65_536], [-1, 2]])
+def test_rows_keep_their_order_whatever_the_numbers(numbers):
+    few, many = numbers
+    rows = pd.DataFrame({"to": [many, few, 1, many, few], "x": range(5)})
+    output = map_frame(rows, "to", [few, many])
+    assert output.reducers == numbers
+    assert [output.part(number)[0].x.tolist() for number in numbers] == [[1, 4], [0, 3]]
+
+
 def test_large_parts_are_those_of_small_ones():
     rng = np.random.default_rng(0)
     large = pd.DataFrame({"to": rng.integers(0, 3, 20_000), "x": rng.random(20_000)})

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from dask_mars import Runtime
+from dask_mars.client import computation
 from dask_mars.diagnostics import EventLog, report
 from dask_mars.engine import startup
 from dask_mars.engine.receiver import ProtocolError, Receiver
@@ -235,6 +236,24 @@ def test_threads_read_the_users_arrays_where_they_are(
     assert sum(copied) == array.nbytes
     total = x.sum().compute(scheduler=runtime.get)
     np.testing.assert_allclose(total, x.sum().compute(scheduler="threads"), rtol=1e-12)
+
+
+def test_threads_read_the_users_frames_where_they_are(
+    runtime: Runtime, copied: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pandas, frames = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
+    monkeypatch.setattr(computation, "_FRAMES_LIMIT_BYTES", 0)
+    frame = pandas.DataFrame({"key": np.arange(40_000) % 3, "value": np.arange(40_000.0)})
+    before = frame.copy()
+    x = frames.from_pandas(frame, npartitions=3)
+    sums = x.groupby("key").value.sum().compute(scheduler=runtime.get)
+    pandas.testing.assert_series_equal(sums, frame.groupby("key").value.sum())
+    column = x[["value"]].compute(scheduler=runtime.get)
+    pandas.testing.assert_frame_equal(column, frame[["value"]])
+    column.iloc[:] = 0.0
+    pandas.testing.assert_frame_equal(frame, before)
+    assert copied == []
+    assert runtime.engine().worker_pids() == []
 
 
 @pytest.mark.usefixtures("tests_are_a_library")

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from dask_mars.expressions import evaluate, native, numexprs
 from dask_mars.expressions.evaluate import RegionFunction
-from dask_mars.expressions.functions import elementwise
+from dask_mars.expressions.functions import Bound, elementwise
 from dask_mars.expressions.native import NativePlan
 from dask_mars.expressions.numexprs import NumexprPlan
 from dask_mars.expressions.regions import Kind, find_regions
@@ -441,6 +441,12 @@ def test_threads_share_a_plan(evaluator: type) -> None:
     for number, result in enumerate(got):
         same(result, expected[number % 8])
     assert [(type(plan.kernel), plan.failures) for plan in plans_of(rewritten)] == [(evaluator, 0)]
+
+
+def test_step_that_makes_its_own_result_takes_no_array() -> None:
+    values = np.linspace(0, 1, 10)
+    power = Bound("power", values.dtype, operator.pow, False, True, (0, 1))
+    np.testing.assert_array_equal(power.compute([values, 3], pytest.fail), values**3)
 
 
 @pytest.mark.usefixtures("without_extension")

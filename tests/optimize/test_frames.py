@@ -8,6 +8,7 @@ import dask
 import numpy as np
 import pytest
 from dask._task_spec import Task, TaskRef, convert_legacy_graph
+from dask.utils import SerializableLock
 
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.fronts import ReadOptions, frames, symbolic_graph
@@ -133,6 +134,24 @@ def test_sums_and_counts_of_a_partition_are_one_chunk_with_it(runtime):
         pytest.approx(kept.b.mean()),
         kept.b.max(),
     )
+
+
+def test_literals_that_partitions_share_are_parts_of_the_operand(runtime):
+    df = dd.from_map(part, range(8)).merge(table().assign(a=1)[["c", "a"]].drop_duplicates(), on="c")
+    x = df.assign(d=df.b * 2)[["c", "d"]].groupby("c").d.sum()
+    graph, _ = symbolic(x)
+    of_part = [literals for key, literals in zip(graph.keys, graph.literals, strict=True) if key[-1] == 5]
+    kinds = {type(literal) for literals in of_part for literal in literals}
+    assert kinds
+    assert not kinds & {dict, list, pd.DataFrame}
+    pd.testing.assert_series_equal(x.compute(scheduler=runtime.get), x.compute(scheduler="sync"))
+    # Literals are searched for locks.
+    locked = df.map_partitions(
+        lambda rows, lock, names: rows[names], SerializableLock(), ["b"], meta=part(0)[["b"]]
+    )
+    kinds = {type(literal) for literals in symbolic(locked)[0].literals for literal in literals}
+    assert SerializableLock in kinds
+    assert list not in kinds
 
 
 def test_files_of_parquet_are_read_by_one_operand(tmp_path, runtime):

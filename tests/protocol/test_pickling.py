@@ -770,6 +770,7 @@ def test_dtypes_with_more_to_them_keep_it() -> None:
 # -- plain values -------------------------------------------------------------------------------------------------
 
 PLAIN: dict[str, Any] = {
+    "a range": [range(3, 1 << 70, 5)],
     "literals of random numbers": (
         np.random.PCG64,
         "random",

@@ -35,6 +35,7 @@ from dask_mars.protocol.object_ref import (
     spilled_file,
 )
 from dask_mars.protocol.pickling import dumps
+from dask_mars.store import store as sealing
 from dask_mars.store.arena import Arena, create
 from dask_mars.store.codec import CODECS
 from dask_mars.store.in_place_sealing import make_heap
@@ -790,6 +791,22 @@ def test_frame_is_sealed_where_it_was_built(born):
     found = born.make.load(ref)
     assert {address_of(found[name].to_numpy()) for name in "xyz"} == addresses
     pd.testing.assert_frame_equal(born.read.load(ref), expected)
+
+
+def test_small_frame_is_pickled_once(pair, monkeypatch):
+    frame = pd.DataFrame({"x": np.arange(40.0), "y": list("abcd") * 10})
+    pair.make.seal(frame)
+    pickles = []
+
+    def dump(*given, **named):
+        pickles.append(dumps(*given, **named))
+        return pickles[-1]
+
+    monkeypatch.setattr(sealing, "dumps", dump)
+    ref = pair.make.seal(frame)
+    assert len(pickles) == 1
+    assert not blocks_of(ref)
+    pd.testing.assert_frame_equal(pair.read.load(ref), frame)
 
 
 def test_arrow_array_of_a_result_is_sealed_where_it_was_built(born):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from dask.highlevelgraph import HighLevelGraph
 
 from dask_mars.dask_api.core import Alias, GraphNode
-from dask_mars.graph.chunks import Key
+from dask_mars.graph.chunks import Constant, Key
 from dask_mars.optimize.programs import Program
 
 logger = logging.getLogger(__name__)
@@ -52,6 +52,9 @@ class TaskCompiler(Protocol):
 
     def emit_result(self, program: Program, node: GraphNode, local: dict[Key, int]) -> None:
         """Add the steps of a node whose value is the program's result."""
+
+    def shared_constant(self, value: Any) -> Constant | None:
+        """Return a literal as a constant of the operand, which travels once; None for plain ones."""
 
     def operand_of(self, key: Key, program: Program) -> int:
         """Return the number of the operand of all chunks with the same program."""

@@ -14,6 +14,7 @@ from typing import Any
 import dask
 
 from dask_mars.dask_api.core import Alias, Expr, Task, _execute_subgraph, _HLGExprSequence
+from dask_mars.graph.callables import package_of
 from dask_mars.graph.chunks import Key, flatten
 from dask_mars.optimize.fronts.base import ChunkRecord, LazyLayer, NotSymbolic, ReadOptions, Symbolic, TaskCompiler
 from dask_mars.optimize.programs import Program
@@ -132,6 +133,7 @@ class PartitionRecords:
                 self._inputs.append((key[0], key))
             else:
                 raise NotSymbolic("its partitions read others")
+        last.hold_literals(lambda value: compiler.shared_constant(value) if _is_data(value) else None)
         self._operand = compiler.operand_of(expression._name, last)
         self._literals = tuple(last.literals)
 
@@ -167,6 +169,16 @@ def _fused_task(expression: Expr, key: tuple[str, int]) -> Task:
             name = (member._name, partition)
             inner[name] = member._task(name, partition)
     return Task(key, _execute_subgraph, inner, next(iter(inner)), ())
+
+
+def _is_data(value: Any) -> bool:
+    """Return whether a literal has no effects and no locks, for which literals are searched."""
+    kind = type(value)
+    if kind is list or kind is tuple:
+        return all(map(_is_data, value))
+    if kind is dict:
+        return all(map(_is_data, value)) and all(map(_is_data, value.values()))
+    return value is None or kind in _PLAIN or package_of(kind) == "pandas"
 
 
 def _are_alike(one: Program, other: Program) -> bool:

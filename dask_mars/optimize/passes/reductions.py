@@ -39,22 +39,23 @@ class _Readers(NamedTuple):
 
 def fuse_reductions(edit: GraphEdit, limits: Limits) -> None:
     """Fuse reductions that read the same chunks where enough groups are equal."""
-    if any(map(reduces_frame, edit.graph.operands)):
+    of_frames = [reduces_frame(operand) for operand in edit.graph.operands]
+    if any(of_frames):
         limits = limits._replace(groups_per_worker=1)
     if limits.fewest_groups is None or len(edit) < 3 * limits.fewest_groups:
         return
     groups = []
-    for found in _groups(edit):
+    for found in _groups(edit, of_frames):
         members = sorted(found.members)
         inputs = tuple(dict.fromkeys([source for member in members for source in edit.graph.inputs[member]]))
         groups.append(Group(members, members, inputs, members[-1]))
     fuse_groups(edit, limits, groups)
 
 
-def _groups(edit: GraphEdit) -> list[_Readers]:
+def _groups(edit: GraphEdit, of_frames: list[bool]) -> list[_Readers]:
     """Return the groups of at least two reductions that could be fused."""
     inputs_of, uses = edit.graph.inputs, edit.count_uses()
-    candidates = _candidates(edit, uses)
+    candidates = _candidates(edit, uses, of_frames)
     if len(candidates) < 2:
         return []
     depths = depths_of(inputs_of)
@@ -79,10 +80,9 @@ def _groups(edit: GraphEdit) -> list[_Readers]:
     return [group for group in groups if len(group.members) > 1]
 
 
-def _candidates(edit: GraphEdit, uses: list[int]) -> list[int]:
+def _candidates(edit: GraphEdit, uses: list[int], of_frames: list[bool]) -> list[int]:
     """Return the reductions that share an input with others."""
     graph, size_of = edit.graph, edit.size_of
-    of_frames = [reduces_frame(operand) for operand in graph.operands]
     reducing = [known or is_reduction(operand) for known, operand in zip(of_frames, graph.operands, strict=True)]
     if not any(reducing):
         return []
