@@ -113,7 +113,7 @@ def test_what_takes_results_apart_may_run_at_another_host(client, get, monkeypat
     of_client = client.get
     moved = []
 
-    def elsewhere(graph: Any, wanted: Any, sync: bool) -> Any:
+    def elsewhere(client: Client, graph: Any, wanted: Any, sync: bool) -> Any:
         workers = {key: dask.get_annotations()["workers"](key) for key in graph}
         for key in workers:
             if key[0].startswith("mars-part-"):
@@ -122,7 +122,7 @@ def test_what_takes_results_apart_may_run_at_another_host(client, get, monkeypat
         with dask.annotate(workers=workers.__getitem__):
             return of_client(graph, wanted, sync=sync)
 
-    monkeypatch.setattr(client, "get", elsewhere)
+    monkeypatch.setattr(Client, "get", elsewhere)
     x = da.random.default_rng(2).random((400, 400), chunks=100)
     product = (x - x.mean(axis=0)) @ x.T
     np.testing.assert_allclose(product.compute(scheduler=get), product.compute(scheduler="sync"))
@@ -293,12 +293,13 @@ async def test_asynchronous_clients_are_refused(client, scheduler, worker):
 def test_the_scheduler_needs_neither_us_nor_the_users_modules(get, client, monkeypatch, tmp_path):
     submit, sent = client.get, []
 
-    def note_graph(graph: Any, *arguments: Any, **options: Any) -> Any:
+    def note_graph(client: Client, graph: Any, *arguments: Any, **options: Any) -> Any:
         sent.append(cloudpickle.dumps((graph, dask.get_annotations())))
         return submit(graph, *arguments, **options)
 
-    monkeypatch.setattr(client, "get", note_graph)
+    monkeypatch.setattr(Client, "get", note_graph)
     get({"x": (large_array, 1), "y": (noted, tmp_path / "n", "x"), "z": (np.sum, "x")}, ["y", "z"])
+    assert sent
     modules: set[str] = set()
 
     class Reader(pickle.Unpickler):
