@@ -19,6 +19,7 @@ from distributed.utils_test import gen_test
 
 import dask_mars
 from dask_mars.cluster.client_methods import switch, switch_back
+from dask_mars.cluster.stored_result import StoredResult
 from dask_mars.errors import NoHostAllowed
 from tests.cluster.conftest import nothing_is_left
 from tests.conftest import PATIENCE_S, eventually
@@ -216,3 +217,23 @@ def test_stores_of_later_computations_reach_the_users_array(switched):
     target = np.zeros(10)
     switched.compute(da.ones(10, chunks=5).store(target, compute=False)).result()
     assert target.sum() == 10
+
+
+def test_foreign_results_beyond_their_share_go_into_the_store(switched, cluster, monkeypatch):
+    for agent in cluster.workers.values():
+        monkeypatch.setattr(agent, "_foreign_bytes", 0)
+    ones = switched.submit(np.ones, 1 << 17)
+    scattered = switched.scatter(np.zeros(1 << 17))
+
+    def is_stored(future: Any) -> bool:
+        return any(isinstance(agent.data.get(future.key), StoredResult) for agent in cluster.workers.values())
+
+    assert eventually(lambda: is_stored(ones) and is_stored(scattered))
+    assert switched.submit(_incremented, ones).result() == 1 << 18
+    assert ones.result().sum() == 1 << 17
+    assert not scattered.result().any()
+
+
+def _incremented(values: np.ndarray[Any, Any]) -> float:
+    values += 1
+    return float(values.sum())
