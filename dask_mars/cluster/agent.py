@@ -158,13 +158,12 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
                     asyncio.get_running_loop().add_signal_handler(number, self._begin_to_leave, number)
         # An engine that fails ends the agent here; a lifetime or a signal may have ended both.
         try:
-            while (engine := self._engine) is not None and not engine.is_up:
-                await asyncio.sleep(_START_LOOK_S)
+            await self._wait_for_engine()
         except BaseException:
             # The nanny answers only when it has started, and that waits for this.
             await self.close(nanny=False, reason="engine-failed")
             raise
-        if engine is None or self.status is not Status.running:
+        if self._engine is None or self.status is not Status.running:
             return self
         known = await self.scheduler.identity(n_workers=_COMPARED)
         others = {
@@ -173,6 +172,11 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         if others:
             logger.warning(other_versions("this agent", others))
         return self
+
+    async def _wait_for_engine(self) -> None:
+        """Wait until the engine has started, or the agent closes; raise if it fails."""
+        while (engine := self._engine) is not None and not engine.is_up:
+            await asyncio.sleep(_START_LOOK_S)
 
     def _begin_to_leave(self, number: int) -> None:
         if self._leaving is None:
@@ -234,6 +238,9 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         task = self.state.tasks.get(key)
         if task is not None and task.run_spec is not None:
             if _is_for_engine(task):
+                # Adaptive clusters count on how long tasks took. The agent ends if its engine fails.
+                with contextlib.suppress(Exception):
+                    await self._wait_for_engine()
                 await asyncio.gather(*[self._transfers.move_to_store(source.key) for source in task.dependencies])
             elif not _takes_apart(task):
                 await self._make_room()
