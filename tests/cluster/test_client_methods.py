@@ -161,7 +161,8 @@ def test_futures_mix_with_dasks(switched, tmp_path):
     statuses: list[str] = []
     total.add_done_callback(lambda future: statuses.append(future.status))
     assert eventually(lambda: statuses == ["finished"])
-    fire_and_forget(switched.compute(dask.delayed(Path.touch)(tmp_path / "there")))
+    # Dask keeps results that are there before this call.
+    fire_and_forget(switched.compute(dask.delayed(_touch_later)(tmp_path / "there")))
     assert eventually((tmp_path / "there").exists)
     switched.cancel([total, *switched.futures_of(kept)])
 
@@ -232,6 +233,11 @@ def test_foreign_results_beyond_their_share_go_into_the_store(switched, cluster,
     assert switched.submit(_incremented, ones).result() == 1 << 18
     assert ones.result().sum() == 1 << 17
     assert not scattered.result().any()
+
+
+def _touch_later(path: Path) -> None:
+    time.sleep(0.3)
+    path.touch()
 
 
 def _incremented(values: np.ndarray[Any, Any]) -> float:
