@@ -93,10 +93,10 @@ def _default_backend(client: Any) -> Backend:
     """Return the backend for calls without a runtime: inline, a cluster, or the default engine."""
     if process_role.computes_inline():
         return InlineBackend()
-    return _cluster_for(client) or local_backend(_default.engine, _default.store_limit, _default.records)
+    return cluster_for(client) or local_backend(_default.engine, _default.store_limit, _default.records)
 
 
-def _cluster_for(client: Any) -> ClusterBackend | None:
+def cluster_for(client: Any) -> ClusterBackend | None:
     """Return the cluster for a computation; None for this process's own engine."""
     address = config.scheduler_address() if client is None else None
     if client is None and address is None and not _has_client():
@@ -258,7 +258,7 @@ def runtime() -> Runtime | ClusterRuntime:
     >>> dask_mars.runtime().computations()[0]["state"]
     'finished'
     """
-    cluster = None if process_role.computes_inline() else _cluster_for(None)
+    cluster = None if process_role.computes_inline() else cluster_for(None)
     return _default.runtime() if cluster is None else cluster.runtime(_default.records)
 
 

@@ -30,7 +30,7 @@ from dask_mars.cluster.metrics import measure
 from dask_mars.cluster.progress import ProgressSender, SubtaskObserver
 from dask_mars.cluster.stored_result import StoredResult, plain, release_unread
 from dask_mars.cluster.subtask_spec import Agent, SubtaskGraph, SubtaskSpec, admitted
-from dask_mars.cluster.transfers import BytesSemaphore, Transfers
+from dask_mars.cluster.transfers import BytesSemaphore, Results, Transfers
 from dask_mars.cluster.versions import other_versions
 from dask_mars.engine.engine import Engine
 from dask_mars.errors import Cancelled
@@ -58,6 +58,8 @@ _COMPARED = 20
 _RETIRED = "worker-retired"
 #: Share of the memory limit that may be read from disk at the same time for transfers.
 _SENT_SHARE = 0.1
+#: Share of the memory limit for results of foreign tasks beside the store; more go into it before the next task.
+_FOREIGN_SHARE = 0.1
 
 
 class MarsWorker(Worker, Agent):  # type: ignore[misc]
@@ -95,7 +97,7 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         told[IDENTITY] = lambda worker: worker.id
         told[RECONNECTS] = lambda worker: reconnect_s
         # Results live in the engine's store, which has its own limit; Dask's spilling would write copies to disk.
-        kwargs.setdefault("data", {})
+        kwargs.setdefault("data", Results())
         plugins = (*(kwargs.pop("plugins", None) or ()), _AgentPlugin())
         super().__init__(*args, startup_information=told, plugins=plugins, **kwargs)
         self.memory_manager.memory_pause_fraction = False
@@ -126,8 +128,11 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         self._raised: dict[Any, BaseException] = {}
         self._transfers = Transfers(self.data)
         self._sent_from_disk = BytesSemaphore(int(settings.memory_limit * _SENT_SHARE))
+        self._foreign_bytes = int(settings.memory_limit * _FOREIGN_SHARE)
         self._messenger = ProgressSender(self)
         self.periodic_callbacks["dask-mars-release"] = PeriodicCallback(release_unread, _RELEASE_MS)
+        # Clients scatter data without a task.
+        self.periodic_callbacks["dask-mars-room"] = PeriodicCallback(self._make_room, _RELEASE_MS)
 
     @property
     def spill_directory(self) -> Path | None:
@@ -153,13 +158,12 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
                     asyncio.get_running_loop().add_signal_handler(number, self._begin_to_leave, number)
         # An engine that fails ends the agent here; a lifetime or a signal may have ended both.
         try:
-            while (engine := self._engine) is not None and not engine.is_up:
-                await asyncio.sleep(_START_LOOK_S)
+            await self._wait_for_engine()
         except BaseException:
             # The nanny answers only when it has started, and that waits for this.
             await self.close(nanny=False, reason="engine-failed")
             raise
-        if engine is None or self.status is not Status.running:
+        if self._engine is None or self.status is not Status.running:
             return self
         known = await self.scheduler.identity(n_workers=_COMPARED)
         others = {
@@ -168,6 +172,11 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         if others:
             logger.warning(other_versions("this agent", others))
         return self
+
+    async def _wait_for_engine(self) -> None:
+        """Wait until the engine has started, or the agent closes; raise if it fails."""
+        while (engine := self._engine) is not None and not engine.is_up:
+            await asyncio.sleep(_START_LOOK_S)
 
     def _begin_to_leave(self, number: int) -> None:
         if self._leaving is None:
@@ -229,13 +238,22 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         task = self.state.tasks.get(key)
         if task is not None and task.run_spec is not None:
             if _is_for_engine(task):
+                # Adaptive clusters count on how long tasks took. The agent ends if its engine fails.
+                with contextlib.suppress(Exception):
+                    await self._wait_for_engine()
                 await asyncio.gather(*[self._transfers.move_to_store(source.key) for source in task.dependencies])
-            elif not _takes_apart(task) and self._reads_stored(task):
-                task.run_spec = _WithPlainValues(task.run_spec)
+            elif not _takes_apart(task):
+                await self._make_room()
+                if self._reads_stored(task):
+                    task.run_spec = _WithPlainValues(task.run_spec)
         try:
             return await super().execute(key, stimulus_id=stimulus_id)
         finally:
             _drop_tracebacks(self._raised.pop(key, None))
+
+    async def _make_room(self) -> None:
+        """Move results of foreign tasks into the store if they take too much beside it."""
+        await self._transfers.make_room(self._foreign_bytes)
 
     def _reads_stored(self, task: Any) -> bool:
         return any(isinstance(self.data.get(source.key), StoredResult) for source in task.dependencies)

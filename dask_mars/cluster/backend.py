@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import warnings
 import weakref
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import dask
 from distributed import Client, Future, get_worker
 
+from dask_mars.checkpointing.restore import restored
 from dask_mars.client.backend import GraphBackend, RestartComputation, Work
 from dask_mars.client.callbacks import Observer, TellOnce
 from dask_mars.client.records import Record, Records
@@ -32,10 +35,12 @@ from dask_mars.cluster.requirements import RequirementsFinder, find_requirements
 from dask_mars.cluster.runtime import ClusterRuntime
 from dask_mars.cluster.submission import run_on_cluster
 from dask_mars.errors import BegunBefore, Cancelled, FuturesLost, NoAgents, SchedulerLost
-from dask_mars.graph.chunks import Key
+from dask_mars.graph.chunks import ChunkGraph, Key
 from dask_mars.locking import Lock
+from dask_mars.optimize.declarations import annotate_all
 from dask_mars.optimize.defaults import limits_for
 from dask_mars.optimize.prepare import PrepareOptions
+from dask_mars.store.persisted import value_of
 
 if TYPE_CHECKING:
     from dask_mars.checkpointing.block import CheckpointSettings
@@ -43,6 +48,8 @@ if TYPE_CHECKING:
 _lock = Lock()
 #: Maximum number of times that one computation may lose its scheduler, which the computation may have ended.
 _ALLOWED_LOSSES = 10
+#: States of futures that need no computation: Dask's scheduler does not repeat a failed one either.
+_VALID = ("pending", "finished", "error")
 #: Clients that were made because the configuration names a scheduler, by its address.
 _clients: dict[str, Client] = {}
 
@@ -106,7 +113,7 @@ class ClusterBackend(GraphBackend):
     def prepare_options(self, options: Options) -> PrepareOptions:
         """Return the options for preparing graphs."""
         slots = sum([host.slots for host in self._hosts])
-        return PrepareOptions(limits_for(slots), self._future, self._requirements.select_unmergeable)
+        return PrepareOptions(limits_for(slots), self._future, self._unmergeable)
 
     def runtime(self, records: Records) -> ClusterRuntime:
         """Return a view of the cluster and of this process's computations."""
@@ -116,9 +123,32 @@ class ClusterBackend(GraphBackend):
         # Dask leaves futures out of some graphs, because its own scheduler knows their keys.
         return Future(key, self._client) if key in self._client.futures else None
 
+    def _unmergeable(self, graph: ChunkGraph) -> Collection[int]:
+        return {*self._requirements.select_unmergeable(graph), *self._known(graph)}
+
+    def _known(self, graph: ChunkGraph) -> dict[int, Future]:
+        """Return futures of chunks with keys of the user's futures; Dask's scheduler computes each key once."""
+        client, known = self._client, self._client.futures
+        if not known:
+            return {}
+        return {
+            chunk: Future(key, client)
+            for chunk, key in enumerate(graph.keys)
+            if graph.operand_of[chunk] >= 0 and (state := known.get(key)) and state.status in _VALID
+        }
+
+    def _values(self, work: Work) -> Mapping[int, Any]:
+        if not (known := self._known(work.graph)):
+            return super()._values(work)
+        left = work._replace(graph=restored(work.graph, known, {}, value_of))
+        self._requirements = RequirementsFinder()
+        values = super()._values(left)
+        return {chunk: values[other] for chunk, other in zip(work.graph.outputs, left.graph.outputs, strict=True)}
+
     def run(self, work: Work) -> dict[int, Any]:
         """Compute a graph; see `GraphBackend.run`."""
         refuse_lost(work.graph.values.values(), self._client)
+        annotate_all(work.graph, dask.get_annotations())
         timeout_s = patience_s(self._client, is_saved=work.session is not None)
         saving = None
         if work.session is not None:
@@ -199,14 +229,18 @@ def cluster_of(client: Client, records: Records | None = None) -> ClusterBackend
     return ClusterBackend(client, hosts, records)
 
 
-def current_cluster(records: Records | None = None) -> ClusterBackend | None:
-    """Return the cluster of the user's current client, if it has agents and this thread may wait for it."""
+def is_in_task() -> bool:
+    """Return whether this is a task, which must not wait for tasks that its own worker may have to compute."""
     try:
         get_worker()
     except ValueError:
-        pass
-    else:
-        # A task must not wait for tasks that its own worker may have to compute.
+        return False
+    return True
+
+
+def current_cluster(records: Records | None = None) -> ClusterBackend | None:
+    """Return the cluster of the user's current client, if it has agents and this thread may wait for it."""
+    if is_in_task():
         return None
     try:
         client = Client.current()

@@ -56,3 +56,5 @@ class ClusterComputation:
     saving: ClusterSaving | None = None
     #: Whether to leave outputs on the cluster, and to return their futures without waiting.
     persist: bool = False
+    #: The keys of these outputs in the user's collection.
+    output_keys: Mapping[int, DaskKey] = field(default_factory=dict)

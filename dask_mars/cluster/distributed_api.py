@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import distributed
 
@@ -29,3 +29,10 @@ else:
     P2PBarrierTask, ShuffleId, barrier_key = optional(
         "distributed.shuffle._core", "P2PBarrierTask", "ShuffleId", "barrier_key"
     )
+
+
+def most_workers(cluster: Any) -> float:
+    """Return how many workers an adaptive cluster may have; 0 for others, and if Dask hides it."""
+    adaptive = getattr(cluster, "_adaptive", None)
+    # None after its end.
+    return float(getattr(adaptive, "maximum", 0)) if getattr(adaptive, "periodic_callback", None) else 0.0

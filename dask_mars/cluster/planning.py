@@ -11,11 +11,11 @@ from distributed import Client, Future
 
 from dask_mars import config
 from dask_mars.cluster.admission import workers_of
-from dask_mars.cluster.distributed_api import Status, get_address_host
+from dask_mars.cluster.distributed_api import Status, get_address_host, most_workers
 from dask_mars.cluster.map_outputs import Selections
 from dask_mars.cluster.marks import IDENTITY, MARK, RECONNECTS
 from dask_mars.cluster.partition.hosts import Hosts, place_on_hosts
-from dask_mars.cluster.partition.subtasks import Subtask, cut, estimate_bytes
+from dask_mars.cluster.partition.subtasks import NO_HOST, Subtask, cut, estimate_bytes
 from dask_mars.cluster.requirements import Requirements
 from dask_mars.cluster.scheduler_plugin import LEAVING, has_resources
 from dask_mars.cluster.shuffles import GraphShuffles
@@ -23,6 +23,9 @@ from dask_mars.cluster.versions import warn_of_other_versions
 from dask_mars.errors import NoHostAllowed
 from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes, Restriction
 from dask_mars.scheduler.events import GraphPlan
+
+#: Slots that an adaptive cluster is expected to grow to, if it may have as many and has not half of them.
+_EXPECTED_SLOTS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,13 @@ def find_replicas(
     return held
 
 
+def slots_to_come(client: Client, hosts: Sequence[AgentInfo]) -> int:
+    """Return the slots that an adaptive cluster may add; it asks for as many hosts as it sees work for."""
+    slots = sum([host.slots for host in hosts])
+    most = most_workers(client.cluster) * slots / max(len(hosts), 1)
+    return max(int(min(most, max(_EXPECTED_SLOTS, 2 * slots))) - slots, 0)
+
+
 class Cut(NamedTuple):
     """A graph that has been cut into subtasks."""
 
@@ -127,8 +137,9 @@ def cut_for(
     shuffles: GraphShuffles,
     selections: Selections,
     task: int = 0,
+    slots_to_come: int = 0,
 ) -> Cut:
-    """Cut a graph into subtasks for hosts."""
+    """Cut a graph into subtasks for hosts, and as finely as if there were more slots."""
     in_client = graph.chunks_for_client().union(graph.in_client, unsendable)
     # Readers of files that are written in this process must run here too.
     makers = {requirements.files[chunk] for chunk in in_client if chunk in requirements.files}
@@ -150,6 +161,7 @@ def cut_for(
     key_of = graph.keys.__getitem__
     placed = place_on_hosts(plan, known, key_of, config.get("assignment"), allowed, replica_bytes, sizes)
     selections.route(graph, placed)
+    slots[NO_HOST] = slots_to_come
     return Cut(cut(plan, placed, slots, task, sizes=sizes, kinds=kinds), sizes)
 
 

@@ -24,7 +24,7 @@ from dask_mars.cluster.admission import register_once, unregister_once
 from dask_mars.cluster.computation import ClusterComputation, DaskKey, SideEffects
 from dask_mars.cluster.local_tasks import LocalTasks
 from dask_mars.cluster.map_outputs import Selections, with_selections
-from dask_mars.cluster.planning import AgentInfo, Cut, cut_for, find_replicas, futures_of
+from dask_mars.cluster.planning import AgentInfo, Cut, cut_for, find_replicas, futures_of, slots_to_come
 from dask_mars.cluster.progress import ProgressReceiver
 from dask_mars.cluster.requirements import Requirements
 from dask_mars.cluster.shuffles import find_shuffles
@@ -32,6 +32,7 @@ from dask_mars.cluster.source import ClusterSource
 from dask_mars.cluster.subtask_spec import Packer, Unsendable
 from dask_mars.cluster.subtask_tasks import SubtaskTasks
 from dask_mars.dask_api.core import Task
+from dask_mars.graph.chunks import flatten
 from dask_mars.graph.ids import GRAPH_LIMIT
 from dask_mars.protocol import tracebacks
 from dask_mars.protocol.context import Context
@@ -81,6 +82,7 @@ def run_on_cluster(
         observer=observer,
         saving=saving,
         persist=work.request.persist,
+        output_keys={new[work.graph.ids[key]]: key for key in flatten(work.request.keys)},
     )
     values = _computed(computation, selections, graph_id)
     return {chunk: values[new[chunk]] for chunk in work.graph.outputs}
@@ -105,6 +107,7 @@ def _computed(computation: ClusterComputation, selections: Selections, graph_id:
             computation.shuffles,
             selections,
             graph_id,
+            slots_to_come(client, hosts),
         )
         try:
             submission = _Submission(computation, packer, cut)
@@ -213,8 +216,6 @@ class _Submission:
         for chunk in self._graph.outputs:
             if chunk in local_tasks.values:
                 found[chunk] = local_tasks.values[chunk]
-            elif chunk in self._tasks.persisted_before:
-                found[chunk] = self._tasks.persisted_before[chunk]
             elif chunk in self._tasks.persisted_keys:
                 found[chunk] = local_tasks.futures.pop(self._tasks.persisted_keys[chunk])
             else:
@@ -288,7 +289,8 @@ class _Submission:
             return
         with dask.annotate(**annotations):
             graph = {key: task for key, (task, _) in batch.items()}
-            futures = self._client.get(graph, requested, sync=False)
+            # The methods of the client itself may be ours.
+            futures = type(self._client).get(self._client, graph, requested, sync=False)
         self._local_tasks.futures.update(zip(requested, futures, strict=True))
 
     def _requested(self, batch: Collection[DaskKey], sent: set[int]) -> list[DaskKey]:

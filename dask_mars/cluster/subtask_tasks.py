@@ -8,8 +8,6 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from distributed import Future
-
 from dask_mars.cluster.annotations import TaskAnnotations
 from dask_mars.cluster.computation import ClusterComputation, DaskKey
 from dask_mars.cluster.local_tasks import LocalTasks
@@ -32,7 +30,7 @@ class SubtaskTasks:
     """Makes the Dask tasks for a computation's subtasks."""
 
     def __init__(self, computation: ClusterComputation, packer: Packer, cut: Cut, local_tasks: LocalTasks) -> None:
-        client, graph = computation.client, computation.graph
+        graph = computation.graph
         self._computation = computation
         self._packer = packer
         self._subtasks, self._sizes = cut
@@ -48,12 +46,6 @@ class SubtaskTasks:
         self._own_keys: dict[int, DaskKey] = {}
         #: Key of the task for each requested chunk that stays on the cluster.
         self.persisted_keys: dict[int, DaskKey] = {}
-        #: Futures of requested chunks that the user has persisted before.
-        self.persisted_before: dict[int, Future] = {}
-        if computation.persist:
-            named = {chunk: client.futures.get(graph.keys[chunk]) for chunk in graph.outputs}
-            good = [chunk for chunk, state in named.items() if state and state.status in ("pending", "finished")]
-            self.persisted_before = {chunk: Future(graph.keys[chunk], client) for chunk in good}
         #: Names of subtasks that must start only once.
         self.once: list[str] = []
 
@@ -96,9 +88,9 @@ class SubtaskTasks:
                 tasks[part] = Task(part, operator.getitem, TaskRef(key), place_of_group), index
             local_tasks.result_of.update({chunk: (part, item) for item, chunk in enumerate(group)})
             for item, chunk in enumerate(group if computation.persist else ()):
-                if chunk in self._requested and chunk not in self.persisted_before:
+                if chunk in self._requested:
                     # The key is the one in the user's collection.
-                    own = self.persisted_keys[chunk] = computation.graph.keys[chunk]
+                    own = self.persisted_keys[chunk] = computation.output_keys[chunk]
                     tasks[own] = Task(own, operator.getitem, TaskRef(part), item), index
         return tasks
 

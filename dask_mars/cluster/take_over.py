@@ -9,14 +9,14 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
-from weakref import WeakSet
 
 import dask
-from distributed import Client, default_client
+from distributed import Client
 
 from dask_mars import units
 from dask_mars.cluster.admission import workers_of
 from dask_mars.cluster.agent_process import StartAgents
+from dask_mars.cluster.client_methods import switch, switch_back
 from dask_mars.cluster.distributed_api import get_address_host
 from dask_mars.cluster.marks import MARK, TAKE_OVER
 from dask_mars.cluster.planning import agents_among
@@ -30,10 +30,6 @@ logger = logging.getLogger(__name__)
 #: Longest wait for workers that restart, in seconds.
 _RESTART_S = 300.0
 _VERSION = "dask_mars.version:__version__"
-#: Names of schedulers: of the current client, as it sets it itself, and of ours.
-_CLIENTS, _OURS = "dask.distributed", "mars"
-#: Default clients for which `x.compute()` goes our way. A client resets the setting when it closes.
-_switched: WeakSet[Client] = WeakSet()
 
 
 class TakenCluster:
@@ -48,7 +44,7 @@ class TakenCluster:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._is_taken = True
-        _switch(client)
+        switch(client)
 
     def give_back(self) -> None:
         """Restart the agents as stock workers again, and wait for them.
@@ -59,7 +55,7 @@ class TakenCluster:
         if not self._is_taken or client.status != "running":
             return
         self._is_taken = False
-        _switch_back(client)
+        switch_back(self._client)
         _warn_of_results(client, workers_of(client), is_agent=True)
         # The scheduler has no such plugin any more if another client has given the cluster back.
         with contextlib.suppress(ValueError), _patient_managers():
@@ -80,9 +76,9 @@ def take_over(client: Client) -> TakenCluster:
 
     The nannies restart their workers, with the same names, processes, resources, certificates and lifetimes;
     workers that start later become agents too. Computations by ``dask_mars.get`` then run on the cluster, until
-    it ends or is given back. If ``client`` is the default one, ``x.compute()`` and ``x.persist()`` do as well:
-    the call sets ``scheduler="mars"`` where the client has set ``"dask.distributed"``. On a cluster of agents
-    it does nothing else.
+    it ends or is given back. So do ``client.compute``, ``client.persist`` and ``client.get``, which return Dask's
+    futures as before, and by them, if ``client`` is the current one, ``x.compute()`` and ``x.persist()``. On a
+    cluster of agents the call does nothing else.
 
     Parameters
     ----------
@@ -140,29 +136,6 @@ def take_over(client: Client) -> TakenCluster:
             raise _refusal(client, str(error)) from error
         raise
     return TakenCluster(client)
-
-
-def _default_client() -> Client | None:
-    try:
-        return default_client()
-    except ValueError:
-        return None
-
-
-def _switch(client: Client) -> None:
-    """Let computations that name no scheduler go our way if they went to this client."""
-    if _default_client() is client and dask.config.get("scheduler", None) == _CLIENTS:
-        dask.config.set(scheduler=_OURS)
-        _switched.add(client)
-
-
-def _switch_back(client: Client) -> None:
-    """Let them go to the default client again if its cluster is this client's."""
-    default = _default_client()
-    if default is not None and default in _switched and default.scheduler.address == client.scheduler.address:
-        _switched.discard(default)
-        if dask.config.get("scheduler", None) == _OURS:
-            dask.config.set(scheduler=_CLIENTS)
 
 
 def _patient_managers() -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import UserDict
 from collections.abc import AsyncIterator, Callable, Collection, MutableMapping
 from typing import Any
 
@@ -23,8 +24,35 @@ logger = logging.getLogger(__name__)
 _LEAST_BYTES = 1 << 16
 
 
+class Results(UserDict[Any, Any]):
+    """Results on an agent by key; those that are large and not in the store are counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: Bytes of each large result that could go into the store, oldest first, and their sum.
+        self.movable: dict[Any, int] = {}
+        self.movable_bytes = 0
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.keep(key)
+        super().__setitem__(key, value)
+        # Objects may fail to tell their size.
+        with contextlib.suppress(Exception):
+            if not isinstance(value, StoredResult) and (size_bytes := sizeof(value)) >= _LEAST_BYTES:
+                self.movable[key] = size_bytes
+                self.movable_bytes += size_bytes
+
+    def __delitem__(self, key: Any) -> None:
+        self.keep(key)
+        super().__delitem__(key)
+
+    def keep(self, key: Any) -> None:
+        """Count a result no longer: it goes, or cannot be stored."""
+        self.movable_bytes -= self.movable.pop(key, 0)
+
+
 class Transfers:
-    """Puts results of other hosts into the store of an agent."""
+    """Puts results of other hosts, and those of foreign tasks, into the store of an agent."""
 
     def __init__(self, data: MutableMapping[Any, Any]) -> None:
         #: The agent's engine. Without one values stay as they are.
@@ -78,6 +106,17 @@ class Transfers:
             except Exception as error:
                 # The value can be used as it is.
                 logger.debug("%r stays where it is: %s", key, error)
+
+    async def make_room(self, limit_bytes: int) -> None:
+        """Put the oldest results of foreign tasks into the store while they take more than a limit."""
+        data = self._data
+        while isinstance(data, Results) and data.movable_bytes > limit_bytes and self.engine is not None:
+            key = next(iter(data.movable))
+            value = data[key]
+            await self.move_to_store(key)
+            if data.get(key) is value:
+                # It cannot be pickled, or there can never be room.
+                data.keep(key)
 
     async def move_to_store(self, key: Any) -> None:
         """Put a result in the agent's own memory into the store, if it is large."""

@@ -44,22 +44,35 @@ def annotate(graph: ChunkGraph, annotations: dict[str, dict[str, Any]]) -> None:
         return
     for chunk, key in enumerate(graph.keys):
         wanted = annotations.get(layer_of(key))
-        if wanted is None:
-            continue
-        if (retries := _value_for(wanted.get("retries"), key)) is not None:
-            graph.retries[chunk] = int(retries)
-        if (priority := _value_for(wanted.get("priority"), key)) is not None:
-            graph.priorities[chunk] = float(priority)
-        if (saves := _value_for(wanted.get("checkpoint"), key)) is not None:
-            graph.saves[chunk] = bool(saves)
-        workers = _value_for(wanted.get("workers"), key)
-        resources = _value_for(wanted.get("resources"), key)
-        if workers is not None or resources:
-            graph.restrictions[chunk] = Restriction(
-                _names(workers),
-                bool(_value_for(wanted.get("allow_other_workers"), key)),
-                tuple(sorted((resources or {}).items())),
-            )
+        if wanted is not None:
+            _annotate(graph, chunk, wanted)
+
+
+def annotate_all(graph: ChunkGraph, annotations: Mapping[str, Any]) -> None:
+    """Record annotations of a whole call for chunks that have none of their own."""
+    if annotations and not annotations.keys().isdisjoint(HONOURED):
+        for chunk, operand in enumerate(graph.operand_of):
+            if operand >= 0:
+                _annotate(graph, chunk, annotations)
+
+
+def _annotate(graph: ChunkGraph, chunk: int, wanted: Mapping[str, Any]) -> None:
+    key = graph.keys[chunk]
+    if (retries := _value_for(wanted.get("retries"), key)) is not None:
+        graph.retries.setdefault(chunk, int(retries))
+    if (priority := _value_for(wanted.get("priority"), key)) is not None:
+        graph.priorities.setdefault(chunk, float(priority))
+    if (saves := _value_for(wanted.get("checkpoint"), key)) is not None:
+        graph.saves.setdefault(chunk, bool(saves))
+    workers = _value_for(wanted.get("workers"), key)
+    resources = _value_for(wanted.get("resources"), key)
+    if workers is not None or resources:
+        restriction = Restriction(
+            _names(workers),
+            bool(_value_for(wanted.get("allow_other_workers"), key)),
+            tuple(sorted((resources or {}).items())),
+        )
+        graph.restrictions.setdefault(chunk, restriction)
 
 
 def _names(workers: Any) -> tuple[str, ...]:

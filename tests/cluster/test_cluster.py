@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
@@ -27,7 +28,7 @@ import pandas as pd
 import pytest
 from dask._task_spec import TaskRef
 from dask.utils import key_split
-from distributed import Client, SchedulerPlugin, Security, futures_of, wait
+from distributed import Client, LocalCluster, SchedulerPlugin, Security, futures_of, wait
 from distributed.comm import connect
 from distributed.utils_test import gen_cluster
 
@@ -40,7 +41,7 @@ from dask_mars.cluster.computation import ClusterComputation, SideEffects
 from dask_mars.cluster.map_outputs import Selections
 from dask_mars.cluster.metrics import SUBTASKS
 from dask_mars.cluster.partition.subtasks import Subtask
-from dask_mars.cluster.planning import AgentInfo, Cut, cut_for, find_agents
+from dask_mars.cluster.planning import AgentInfo, Cut, cut_for, find_agents, slots_to_come
 from dask_mars.cluster.requirements import Requirements
 from dask_mars.cluster.shuffles import GraphShuffles
 from dask_mars.cluster.stored_result import StoredResult
@@ -113,7 +114,7 @@ def test_what_takes_results_apart_may_run_at_another_host(client, get, monkeypat
     of_client = client.get
     moved = []
 
-    def elsewhere(graph: Any, wanted: Any, sync: bool) -> Any:
+    def elsewhere(client: Client, graph: Any, wanted: Any, sync: bool) -> Any:
         workers = {key: dask.get_annotations()["workers"](key) for key in graph}
         for key in workers:
             if key[0].startswith("mars-part-"):
@@ -122,7 +123,7 @@ def test_what_takes_results_apart_may_run_at_another_host(client, get, monkeypat
         with dask.annotate(workers=workers.__getitem__):
             return of_client(graph, wanted, sync=sync)
 
-    monkeypatch.setattr(client, "get", elsewhere)
+    monkeypatch.setattr(Client, "get", elsewhere)
     x = da.random.default_rng(2).random((400, 400), chunks=100)
     product = (x - x.mean(axis=0)) @ x.T
     np.testing.assert_allclose(product.compute(scheduler=get), product.compute(scheduler="sync"))
@@ -293,12 +294,13 @@ async def test_asynchronous_clients_are_refused(client, scheduler, worker):
 def test_the_scheduler_needs_neither_us_nor_the_users_modules(get, client, monkeypatch, tmp_path):
     submit, sent = client.get, []
 
-    def note_graph(graph: Any, *arguments: Any, **options: Any) -> Any:
+    def note_graph(client: Client, graph: Any, *arguments: Any, **options: Any) -> Any:
         sent.append(cloudpickle.dumps((graph, dask.get_annotations())))
         return submit(graph, *arguments, **options)
 
-    monkeypatch.setattr(client, "get", note_graph)
+    monkeypatch.setattr(Client, "get", note_graph)
     get({"x": (large_array, 1), "y": (noted, tmp_path / "n", "x"), "z": (np.sum, "x")}, ["y", "z"])
+    assert sent
     modules: set[str] = set()
 
     class Reader(pickle.Unpickler):
@@ -459,6 +461,27 @@ def test_interrupt_ends_what_is_running(get, cluster, tmp_path):
     thread.join()
     assert eventually(lambda: nothing_is_left(cluster), 2)
     assert get({"x": (operator.add, 1, 2)}, "x") == 3
+
+
+def test_adaptive_clusters_get_subtasks_for_hosts_to_come() -> None:
+    x = da.ones(400, chunks=1).map_blocks(pids_like)
+    graph = prepare(*handed_over(x))
+    hosts = [AgentInfo("tcp://10.0.0.1:1", 2, "0", {})]
+    cuts = [
+        cut_for(graph, hosts, (), {}, Requirements(), GraphShuffles(), Selections(), slots_to_come=more).subtasks
+        for more in (0, 30)
+    ]
+    assert len(cuts[0]) <= 16 < 128 <= len(cuts[1])
+    with LocalCluster(n_workers=0, dashboard_address="127.0.0.1:0") as cluster:
+        client: Any = SimpleNamespace(cluster=cluster)
+        assert slots_to_come(client, hosts) == 0
+        cluster.adapt(minimum=0, maximum=4, interval="1h")
+        assert eventually(lambda: slots_to_come(client, hosts) == 6)
+        adaptive = cluster.adapt(interval="1h")
+        assert eventually(lambda: slots_to_come(client, hosts) == 30)
+        assert slots_to_come(client, hosts * 20) == 40
+        adaptive.stop()
+        assert slots_to_come(client, hosts) == 0
 
 
 # -- the switch -----------------------------------------------------------------------------------------------

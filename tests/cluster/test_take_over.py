@@ -35,6 +35,10 @@ def agents(client: Client) -> set[Any]:
     return {told["name"] for told in workers(client) if MARK in told}
 
 
+def is_switched(client: Client) -> bool:
+    return {"compute", "persist", "get"} <= vars(client).keys()
+
+
 @pytest.mark.slow
 def test_stock_workers_become_agents_and_stock_workers_again(monkeypatch, private_tmp):
     x = da.random.default_rng(1).random((400, 400), chunks=100)
@@ -76,7 +80,7 @@ def test_stock_workers_become_agents_and_stock_workers_again(monkeypatch, privat
         assert isinstance(dask_mars.runtime(), ClusterRuntime)
         # Our subtasks have other keys than Dask's tasks.
         assert (y.compute() == expected).all()
-        assert dask.config.get("scheduler") == "mars"
+        assert (client.compute(y).result() == expected).all()
 
         # Ctrl-C in a terminal reaches all processes.
         assert set(client.run(signal.getsignal, signal.SIGINT).values()) == {signal.SIG_IGN}
@@ -88,46 +92,23 @@ def test_stock_workers_become_agents_and_stock_workers_again(monkeypatch, privat
         assert (y.compute(scheduler=dask_mars.get) == expected).all()
 
         taken.give_back()
-        assert dask.config.get("scheduler") == "dask.distributed"
         assert not agents(client)
         assert eventually(lambda: [told["memory_limit"] for told in workers(client)] == [limit] * 3)
         assert (y.compute() == expected).all()
         taken.give_back()
 
 
-def test_agents_compute_what_names_no_scheduler(cluster, monkeypatch):
-    x = da.arange(10, chunks=5) + 1
-
-    def refuse(*arguments: Any, sync: bool = True, **options: Any) -> Any:
-        assert not sync, "computed by Dask's own scheduling"
-        return Client.get(client, *arguments, sync=sync, **options)
-
-    with dask.config.set(scheduler="threads"):
-        with Client(cluster) as client:
-            monkeypatch.setattr(client, "get", refuse)
-            monkeypatch.setattr(client, "persist", refuse)
-            with pytest.raises(AssertionError):
-                x.compute()
-            with dask_mars.take_over(client) as taken:
-                assert x.sum().compute() == 55
-                kept = x.persist()
-                assert kept.sum().compute() == 55
-                with dask.config.set(scheduler="sync"):
-                    taken.give_back()
-                    assert dask.config.get("scheduler") == "sync"
-            dask_mars.take_over(client)
-        # The client has reset it.
-        assert dask.config.get("scheduler") == "threads"
-        with Client(cluster, set_as_default=False) as client, dask_mars.take_over(client):
-            assert dask.config.get("scheduler") == "threads"
-            with Client(cluster) as default:
-                # A client that is not the default one changes nothing, until it gives back the cluster.
-                dask_mars.take_over(client)
-                assert dask.config.get("scheduler") == "dask.distributed"
-                dask_mars.take_over(default)
-                dask_mars.take_over(default)
-                dask_mars.take_over(client).give_back()
-                assert dask.config.get("scheduler") == "dask.distributed"
+def test_a_client_is_switched_until_it_gives_back(cluster):
+    with Client(cluster) as client, Client(cluster, set_as_default=False) as other:
+        assert not is_switched(client)
+        with dask_mars.take_over(client) as taken:
+            assert is_switched(client)
+            assert not is_switched(other)
+            assert dask.config.get("scheduler") == "dask.distributed"
+            dask_mars.take_over(other)
+            taken.give_back()
+            assert is_switched(other)
+            assert not is_switched(client)
 
 
 def test_workers_without_nannies_stay_stock():

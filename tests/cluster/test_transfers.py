@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 import numpy as np
 import pytest
 
 from dask_mars.cluster.stored_result import StoredResult
-from dask_mars.cluster.transfers import BytesSemaphore, Transfers
+from dask_mars.cluster.transfers import BytesSemaphore, Results, Transfers
 from dask_mars.engine.engine import Engine
 from dask_mars.errors import EngineStopped
 from dask_mars.runtimes import Runtime
@@ -30,7 +31,7 @@ def mebibyte(value: float) -> Any:
     return np.full(MIB // 8, value)
 
 
-def arrivals_of(engine: Engine, data: dict[str, Any] | None = None) -> Transfers:
+def arrivals_of(engine: Engine, data: MutableMapping[str, Any] | None = None) -> Transfers:
     transfers = Transfers({} if data is None else data)
     transfers.engine = engine
     return transfers
@@ -163,3 +164,28 @@ def test_a_share_waits_for_others():
             pass
 
     asyncio.run(run())
+
+
+def test_the_oldest_results_beyond_a_limit_go_into_the_store(host):
+    data = Results()
+    transfers = arrivals_of(host.engine(), data)
+    cannot = [lambda: None, mebibyte(9), threading.Lock()]
+    data.update(lock=cannot, first=mebibyte(1), small=1, second=mebibyte(2), third=mebibyte(3))
+    assert data.movable_bytes >= 4 * MIB
+    asyncio.run(transfers.make_room(2 * MIB))
+    assert [key for key, value in data.items() if isinstance(value, StoredResult)] == ["first"]
+    assert data["lock"] is cannot
+    assert (data["first"].value() == mebibyte(1)).all()
+    assert data.movable_bytes == 2 * MIB
+    data["second"] = 2
+    assert data.pop("third")[0] == 3
+    assert data.movable_bytes == 0 == len(data.movable)
+    data.clear()
+
+
+def test_nothing_moves_without_an_engine():
+    data = Results()
+    transfers = Transfers(data)
+    data["key"] = mebibyte(1)
+    asyncio.run(transfers.make_room(0))
+    assert data.movable_bytes == MIB
