@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import options
+from benchmarks.by_hand_command import limit
 from benchmarks.climatology_command import climatology
 from benchmarks.cluster.command import cluster
 from benchmarks.comparison import in_markdown, print_comparison
@@ -140,6 +141,7 @@ def main(
 
 main.add_command(climatology)
 main.add_command(cluster)
+main.add_command(limit)
 main.add_command(memory)
 main.add_command(reloads)
 main.add_command(viewers)

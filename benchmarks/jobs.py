@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 Status = Literal["ok", "failed", "timeout", "skipped"]
 
@@ -72,6 +72,14 @@ class ViewersJob(Job):
     viewers: int
 
 
+@dataclass(frozen=True, slots=True)
+class ByHandJob(DataJob):
+    """Loops by hand beside schedulers; the peer is the place of the arrays."""
+
+    #: Of all arrays of a loop.
+    size_bytes: int
+
+
 @dataclass(slots=True)
 class Measurement:
     """What came of a job."""
@@ -89,6 +97,8 @@ class Measurement:
     #: The digest of each timed run's result. Run n of every job has the same seed, so these compare
     #: across peers.
     values: list[list[float]] = field(default_factory=list)
+    #: Figures of each workload, where a job has several.
+    figures: dict[str, Any] = field(default_factory=dict)
     #: What hosts sent each other in each timed run, where there are several.
     moved_bytes: list[int] = field(default_factory=list)
     #: Of the whole process tree, or of the host that takes most, in a run of its own; None where that run did not

@@ -154,6 +154,8 @@ def _watch(child: subprocess.Popen[str], measurement: Measurement) -> None:
                         measurement.seconds.append(event["seconds"])
                         measurement.values.append(event["value"])
                         measurement.moved_bytes.extend(event.get("moved_bytes", ()))
+                    case "figures":
+                        measurement.figures[event["name"]] = event["figures"]
                     case "memory_run_began":
                         roots = event.get("roots") or [child.pid]
                         peaks = [sampling.enter_context(peak_memory(root)) for root in roots]

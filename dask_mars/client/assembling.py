@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from types import MethodType
 from typing import Any
 
 import numpy as np
+from dask import is_dask_collection
 
 from dask_mars.dask_api.arrays import finalize
 from dask_mars.graph.chunks import Operand
@@ -16,6 +20,22 @@ from dask_mars.store.store import Store
 def is_assembly(operand: Operand) -> bool:
     """Return whether an operand only assembles its inputs and copies them, so that `input_to_assemble` suits."""
     return operand.functions[-1] is finalize
+
+
+def is_xarrays_assembly(operand: Operand, literals: Sequence[Any]) -> bool:
+    """Return whether an operand assembles Dask's arrays into an object of xarray, and copies its inputs."""
+    xarray: Any = sys.modules.get("xarray")
+    last = operand.functions[-1]
+    if type(last) is not MethodType or not hasattr(xarray, "Dataset"):
+        return False
+    # A data array passes the method of a dataset.
+    methods = literals if last.__self__ is xarray.DataArray else [last]
+    for method in methods:
+        dataset: Any = method.__self__ if type(method) is MethodType else None
+        if type(dataset) is xarray.Dataset and method == dataset.__dask_postcompute__()[0]:
+            variables = filter(is_dask_collection, dataset.variables.values())
+            return all(variable.__dask_postcompute__()[1][:1] == (finalize,) for variable in variables)
+    return False
 
 
 def input_to_assemble(store: Store, ref: ObjectRef, operand: Operand) -> Any:

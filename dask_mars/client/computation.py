@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from dask.utils import format_bytes
 
-from dask_mars.client.assembling import input_to_assemble, is_assembly
+from dask_mars.client.assembling import input_to_assemble, is_assembly, is_xarrays_assembly
 from dask_mars.client.callbacks import Observer
 from dask_mars.client.lending import Lent, lent_chunks
 from dask_mars.client.local_tasks import raised_by, run_chunk
@@ -295,7 +295,8 @@ class GraphComputation:
         try:
             operand = graph.operands[graph.operand_of[chunk]]
             # Assembly copies its inputs, and keeps none of them.
-            in_place = is_assembly(operand) and not self._defers
+            copies = is_assembly(operand) or is_xarrays_assembly(operand, graph.literals[chunk])
+            in_place = copies and not self._defers
             with contextlib.ExitStack() as acquired:
                 inputs = [
                     self._input(run, source, operand, acquired if in_place else None)

@@ -1,0 +1,45 @@
+"""Assembly reads chunks in place, and what it returns is the user's own."""
+
+from __future__ import annotations
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+from dask_mars.store.store import Store
+
+xarray = pytest.importorskip("xarray")
+
+_SHAPE = (300, 400)
+
+
+def _array(chunks: int):
+    x = da.from_array(np.arange(120_000.0).reshape(_SHAPE), chunks=chunks).map_blocks(np.negative)
+    return xarray.DataArray(
+        x, dims=("time", "cell"), coords={"time": np.arange(300)}, name="x", attrs={"unit": "K"}
+    )
+
+
+@pytest.mark.parametrize("chunks", [150, 400])
+def test_xarrays_objects_are_assembled_from_chunks_in_place(get, monkeypatch, chunks):
+    load_copy, copied = Store.load_copy, []
+    monkeypatch.setattr(Store, "load_copy", lambda store, ref: copied.append(ref) or load_copy(store, ref))
+    array = _array(chunks)
+    dataset = xarray.Dataset({"x": array, "first": array[0], "loaded": ("cell", np.arange(400))})
+    results = dask.compute(array, dataset, scheduler=get)
+    assert not copied
+    for result, expected in zip(results, dask.compute(array, dataset, scheduler="sync"), strict=True):
+        xarray.testing.assert_identical(result, expected)
+    for data in (results[0].data, *(results[1][name].data for name in ("x", "first"))):
+        assert type(data) is np.ndarray
+        assert data.flags.owndata
+        data += 1
+
+
+def test_what_is_not_an_array_is_copied_first(get):
+    x = da.ma.masked_greater(_array(150).data, -50.0)
+    masked = xarray.Dataset({"x": (("time", "cell"), x)})
+    (result,), (expected,) = (dask.compute(masked, scheduler=scheduler) for scheduler in (get, "sync"))
+    xarray.testing.assert_identical(result, expected)
+    result["x"].data[:] = 3
