@@ -32,8 +32,8 @@ _KILL_EVERY_S = 1.0
 MOST_KILLS = 2
 #: Bytes of a worker that has imported what a program can use: numba, which flox and numbagg import, is half of it.
 _LIBRARIES = 256 * MIB
-#: Bytes of this process when it has imported all that programs use, for which the limits have room.
-_OWN = 192 * MIB
+#: Bytes of this process for which the limits have room.
+_OWN = 64 * MIB
 
 
 @dataclass(frozen=True)

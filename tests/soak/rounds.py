@@ -55,8 +55,8 @@ _dask: Any = dask
 _ITERATIONS = 8
 #: In how many of them memory is plenty, and how much there is then.
 _PLENTY_SHARE, _PLENTY_BYTES = 0.4, 3072 * MIB
-#: MiB that each worker above three takes before it has computed anything.
-_MORE_MIB = 24
+#: MiB that each worker above three counts before it has computed anything, pages of its template included.
+_MORE_MIB = 100
 #: By how much this process's own memory may have grown since the end of the first rounds. In those it grows by
 #: what is imported and by what Dask keeps: by 110 MiB with Dask's synchronous scheduler alone.
 _GROWTH_BYTES = 128 * MIB
