@@ -27,7 +27,7 @@ from dask_mars.graph.functions import path_of
 from dask_mars.optimize.known import DECODING_PACKAGES, LIBRARIES, LOADED_PACKAGES, RUNNING_CODE
 from dask_mars.store.persisted import PersistedChunk
 
-#: Entry points by which a package says that its functions may run in threads: their names are top-level modules.
+#: Entry points of packages whose functions may run in threads: their names are top-level modules.
 GROUP = "dask_mars.libraries"
 _PLAIN = frozenset(
     {type(None), type(Ellipsis), bool, int, float, complex, str, bytes, range}

@@ -40,6 +40,7 @@ class Recalls:
     def take_due(self) -> list[int]:
         """Return the workers whose queues are due and could run elsewhere, and set their next timers."""
         now_s = self._workforce.now_s
+        self._update_first()
         is_none_due = not self._overdue and not (self._timers and self._timers[0][0] <= now_s)
         if is_none_due or not self._are_useful():
             return []
@@ -65,6 +66,11 @@ class Recalls:
 
     def next_s(self) -> float | None:
         """Return the time of the next recall, if no worker reports before."""
+        # Without a change: this question is no event, and a replayed log does not ask it.
+        return self._timers[0][0] if self._timers and self._are_useful() else None
+
+    def _update_first(self) -> None:
+        """Drop or postpone first timers until the first one is true."""
         timers = self._timers
         while timers and self._are_useful():
             due_s, id = timers[0]
@@ -76,8 +82,7 @@ class Recalls:
             elif self._due_s(worker) > due_s:
                 heapq.heapreplace(timers, (self._due_s(worker), id))
             else:
-                return due_s
-        return None
+                return
 
     def _are_useful(self) -> bool:
         """Return whether an idle worker could run recalled chunks: it cannot if it is idle for lack of memory."""
