@@ -269,20 +269,22 @@ class MemoryLimitTooLow(EngineStartFailed):
     memory_limit: int
     num_workers: int
     worker_bytes: int
-    """Bytes of one worker process, which the user's takes at least."""
+    """Bytes of one worker process."""
+    client_bytes: int
+    """Minimum bytes of the user's process: those of a worker that shares nothing."""
     library_bytes: int
-    """Bytes of programs and libraries, which all share."""
+    """Bytes of programs, libraries and the process that workers are forked from, which all share."""
     _template = (
         "a memory limit of {memory_limit:,} bytes is not enough for num_workers={num_workers}: before anything is "
-        "computed, processes take {least} bytes: {worker_bytes:,} each worker and at least as much the user's "
-        "own, and {library_bytes:,} libraries, once. Raise memory_limit (dask-mars.memory-limit), or lower "
+        "computed, processes take {least} bytes: {worker_bytes:,} each worker, {client_bytes:,} or more the "
+        "user's own, and {library_bytes:,} libraries, once. Raise memory_limit (dask-mars.memory-limit), or lower "
         "num_workers."
     )
 
     @property
     def least_bytes(self) -> int:
         """Bytes that all processes take at least."""
-        return (self.num_workers + 1) * self.worker_bytes + self.library_bytes
+        return self.num_workers * self.worker_bytes + self.client_bytes + self.library_bytes
 
     def _words(self) -> dict[str, str]:
         return {"least": f"{self.least_bytes:,}"}

@@ -3,13 +3,15 @@
 All processes share the arenas, and the kernel counts the arena pages that a process has touched as its own. So
 this adds up private pages, and counts each arena once, by the pages of its file. It takes 10 us for a process of
 any size, where the kernel's own shares (PSS) take 8 ms for each GiB. It omits programs and libraries, whose pages
-can be dropped and read again, and shared memory outside of arenas.
+can be dropped and read again, and shared memory outside of arenas. The pages that a forked process shares with the
+one that it was forked from count there: the kernel has no cheap figure of them, so they are counted at its start.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -119,7 +121,29 @@ def estimate_memory(pids: Collection[int], arenas: Iterable[int] = (), proc: Pat
     # Without /proc, see `_memory_without_proc`.
     if not os.access(f"{proc}/self", os.F_OK):
         return _memory_without_proc(pids, arenas)
-    return sum(_anonymous_bytes(pid, proc) for pid in pids) + arena_bytes(arenas)
+    return sum(_own_bytes(pid, proc) for pid in pids) + arena_bytes(arenas)
+
+
+#: Pages in bytes that forked processes have from the process that they were forked from, by id.
+_inherited: dict[int, int] = {}
+
+
+def note_fork(pid: int, proc: Path = PROC) -> None:
+    """Record that a process has just been forked: all of its pages are those of the other process."""
+    _inherited[pid] = _anonymous_bytes(pid, proc)
+
+
+def note_copied(pid: int, proc: Path = PROC) -> None:
+    """Record how much a forked process still shares at the end of its start; later copies are few."""
+    if pid in _inherited and (
+        found := re.search(r"Private_Dirty: +(\d+)", _read(f"{proc}/{pid}/smaps_rollup") or "")
+    ):
+        _inherited[pid] = max(_anonymous_bytes(pid, proc) - (int(found[1]) << 10), 0)
+
+
+def forget_fork(pid: int) -> None:
+    """Record that a process has ended."""
+    _inherited.pop(pid, None)
 
 
 def library_bytes(pids: Collection[int], proc: Path = PROC) -> int:
@@ -141,6 +165,10 @@ def _anonymous_bytes(pid: int, proc: Path) -> int:
     # Resident pages minus those of files and shared memory: half the time of "status".
     counts = (_read(f"{proc}/{pid}/statm") or "").split()
     return (int(counts[1]) - int(counts[2])) * _PAGE_BYTES if counts else 0
+
+
+def _own_bytes(pid: int, proc: Path) -> int:
+    return max(_anonymous_bytes(pid, proc) - _inherited.get(pid, 0), 0)
 
 
 def _memory_without_proc(pids: Iterable[int], arenas: Iterable[int]) -> int:

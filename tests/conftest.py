@@ -163,10 +163,10 @@ def cluster(private_tmp: Path) -> Iterator[Any]:
         yield cluster
 
 
-#: What a worker takes that has nothing to do, in bytes.
-_IDLE_WORKER_BYTES = 60 << 20
+#: What a worker takes that has nothing to do, and what they are forked from, in bytes.
+_IDLE_WORKER_BYTES, _TEMPLATE_BYTES = 15 << 20, 95 << 20
 #: A memory limit with which an engine of one worker starts, and one of two; little more than is refused.
-LEAST_LIMIT, LEAST_LIMIT_OF_TWO = 176 << 20, 224 << 20
+LEAST_LIMIT, LEAST_LIMIT_OF_TWO = 208 << 20, 256 << 20
 
 
 def limit_with_room(room_bytes: int, workers: int = 1) -> int:
@@ -175,7 +175,7 @@ def limit_with_room(room_bytes: int, workers: int = 1) -> int:
     What processes have for themselves counts, and this one may have imported anything.
     """
     own = [os.getpid()]
-    idle_bytes = estimate_memory(own) + library_bytes(own) + workers * _IDLE_WORKER_BYTES
+    idle_bytes = estimate_memory(own) + library_bytes(own) + _TEMPLATE_BYTES + workers * _IDLE_WORKER_BYTES
     return int((idle_bytes + room_bytes) * 1.05)
 
 

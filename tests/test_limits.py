@@ -6,6 +6,8 @@ import contextlib
 import mmap
 import os
 import resource
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +20,10 @@ from dask_mars.limits import (
     address_space,
     arena_bytes,
     estimate_memory,
+    forget_fork,
     memory_available,
+    note_copied,
+    note_fork,
 )
 
 GIB = 1 << 30
@@ -203,6 +208,43 @@ def test_ended_processes_and_zombies_count_nothing():
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert estimate_memory([process.pid]) == 0
     assert estimate_memory([process.pid]) == 0
+
+
+@needs_proc
+def test_pages_that_a_forked_process_shares_are_not_its_own():
+    size = 32 << 20
+    block, (ours, theirs) = bytearray(b"x") * size, socket.socketpair()
+    with ours, theirs:
+        pid = os.fork()
+        if not pid:
+            # All that it writes to it has copied.
+            theirs.recv(1)
+            block[:] = b"y" * size
+            theirs.send(b"-")
+            theirs.recv(1)
+            os._exit(0)
+        try:
+            all_bytes = estimate_memory([pid])
+            assert all_bytes > size
+            note_fork(pid)
+            assert estimate_memory([pid]) < size // 8
+            ours.send(b"-")
+            ours.recv(1)
+            note_copied(pid)
+            # Python itself copies some more.
+            assert size <= estimate_memory([pid]) < all_bytes
+            forget_fork(pid)
+            assert estimate_memory([pid]) == pytest.approx(all_bytes, rel=0.1)
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+@needs_proc
+def test_processes_that_were_not_forked_have_no_shared_pages():
+    before = estimate_memory([os.getpid()])
+    note_copied(os.getpid())
+    assert estimate_memory([os.getpid()]) == pytest.approx(before, rel=0.1)
 
 
 # -- without /proc --------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from dask_mars.config import Settings
 from dask_mars.engine.graph_run import GraphRun
+from dask_mars.engine.templates import templates
 from dask_mars.errors import MemoryLimitTooLow, WorkerDied, WorkerOverLimit
 from dask_mars.exit_codes import describe_exit, has_crashed
 from dask_mars.limits import estimate_memory, library_bytes
@@ -60,6 +61,13 @@ def check_memory_limit(settings: Settings, pid: int) -> None:
     # The check precedes the worker's first result, so that either all computations fail or none. The user's own
     # data do not count: they may fill most of the machine's memory.
     limit_bytes = settings.memory_limit
-    error = MemoryLimitTooLow(limit_bytes, settings.num_workers, estimate_memory([pid]), library_bytes([pid]))
+    worker_bytes, template_bytes = estimate_memory([pid]), templates.memory_bytes()
+    error = MemoryLimitTooLow(
+        limit_bytes,
+        settings.num_workers,
+        worker_bytes,
+        client_bytes=worker_bytes + template_bytes,
+        library_bytes=library_bytes([pid, *templates.pids()]) + template_bytes,
+    )
     if error.least_bytes > limit_bytes:
         raise error

@@ -18,6 +18,7 @@ from dask_mars.engine.commands import Commands
 from dask_mars.engine.graph_run import GraphRun, Saver
 from dask_mars.engine.loop import EngineLoop
 from dask_mars.engine.registry import ReservationRecord
+from dask_mars.engine.templates import templates
 from dask_mars.errors import Cancelled, EngineStartFailed
 from dask_mars.extensions import warn_of_missing_extensions
 from dask_mars.graph.chunks import ChunkGraph
@@ -308,7 +309,8 @@ class Engine:
 
     def memory_bytes(self) -> int:
         """Return the memory that this process and the workers use, the store included."""
-        return estimate_memory([self.pid, *self.worker_pids()], self._registry.resources.arena_files)
+        own_bytes = estimate_memory([self.pid, *self.worker_pids()], self._registry.resources.arena_files)
+        return own_bytes + templates.memory_bytes()
 
     @property
     def spilled_bytes(self) -> int:

@@ -14,6 +14,7 @@ from dask_mars.engine.listeners import EngineView
 from dask_mars.engine.memory_account import MemoryAccount, ProcessMemory, measure_processes
 from dask_mars.engine.registry import Registry
 from dask_mars.engine.startup import Startup
+from dask_mars.engine.templates import templates
 from dask_mars.extensions import missing_extensions
 from dask_mars.limits import arena_bytes, library_bytes
 from dask_mars.scheduler.events import CLIENT
@@ -152,7 +153,7 @@ class Inspection:
         store = self._view.store()
         shared_bytes, libraries = (
             arena_bytes(registry.resources.arena_files),
-            library_bytes([process.pid for process in processes]),
+            library_bytes([process.pid for process in processes]) + templates.memory_bytes(),
         )
         in_use_bytes = shared_bytes + libraries + sum([process.private_bytes for process in processes])
         registry.note_in_use(in_use_bytes)

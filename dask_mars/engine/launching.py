@@ -11,6 +11,8 @@ import threading
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from dask_mars.limits import forget_fork, note_fork
+
 # The import path comes first, so that a worker finds the client's modules, dask_mars included. `Progress` finds
 # none: it records each import in the control page, so that the engine can distinguish slow from stuck.
 _BOOT = """
@@ -86,6 +88,7 @@ class ForkedProcess:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
+        note_fork(pid)
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
@@ -108,6 +111,8 @@ class ForkedProcess:
             else:
                 if pid:
                     self.returncode = os.waitstatus_to_exitcode(status)
+            if self.returncode is not None:
+                forget_fork(self.pid)
         return self.returncode
 
     def send_signal(self, number: int) -> None:

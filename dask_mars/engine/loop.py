@@ -58,10 +58,10 @@ class EngineLoop:
     """The parts of an engine, which only its thread runs."""
 
     def __init__(self, settings: Settings, commands: Commands, is_agent: bool) -> None:
-        count = settings.num_workers
-        capacity_bytes = arena_capacity(settings.memory_limit, count, address_space())
+        count, limit_bytes = settings.num_workers, settings.memory_limit
+        capacity_bytes = arena_capacity(limit_bytes, count, address_space())
         # All arenas together hold no more than this.
-        most_bytes = min(capacity_bytes * count, settings.memory_limit)
+        most_bytes = min(capacity_bytes * count, limit_bytes)
         settings = dataclasses.replace(settings, store_limit=min(settings.store_limit, most_bytes))
         self.settings = settings
         self.machine = machine = Machine(_parameters(settings, capacity_bytes, most_bytes))
@@ -74,13 +74,13 @@ class EngineLoop:
         self.registry = registry = Registry(settings, resources)
         self.view = EngineView(registry, machine.memory, is_agent)
         unwanted = _why_no_threads(settings, is_agent, resources.allows_threads)
-        self.startup = Startup(unwanted, settings.memory_limit, count)
+        self.startup = Startup(unwanted, limit_bytes, count)
         self.inspection = Inspection(machine, registry, commands, self.view, self.startup)
         path = settings.scheduler_log
         self._recorder = None if path is None else Recorder(path, self.view.id, machine.parameters)
         self._selector = selectors.DefaultSelector()
         self._selector.register(commands.reader, selectors.EVENT_READ, None)
-        watch = MemoryWatch(settings.memory_limit, count, commands.pid, resources.arena_files)
+        watch = MemoryWatch(limit_bytes, count, commands.pid, resources.arena_files, templates.memory_bytes)
         self.workforce = Workforce(
             machine,
             registry,

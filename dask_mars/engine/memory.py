@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from dask_mars.limits import PROC, arena_bytes, estimate_memory, library_bytes
+from dask_mars.limits import PROC, arena_bytes, estimate_memory, library_bytes, note_copied
 
 #: Assumed maximum growth of all workers together, in bytes per second.
 _GROWTH_BYTES_PER_S = 1 << 33
@@ -192,17 +192,25 @@ class MemoryWatch:
     """Measures the processes of an engine."""
 
     def __init__(
-        self, limit_bytes: int, num_workers: int, client_pid: int, arenas: Collection[int], proc: Path = PROC
+        self,
+        limit_bytes: int,
+        num_workers: int,
+        client_pid: int,
+        arenas: Collection[int],
+        template_bytes: Callable[[], int] = int,
+        proc: Path = PROC,
     ) -> None:
         self._limit_bytes = limit_bytes
         self._num_workers = num_workers
         self._client_pid = client_pid
         self._arenas = arenas
         self._proc = proc
+        self._template_bytes = template_bytes
         self._margin_bytes = min(limit_bytes // _MARGIN, _MOST_MARGIN_BYTES)
         #: Memory of workers that are not up yet, in bytes.
         self._starting_bytes = 0
-        #: Bytes of programs and libraries of each process, the longest unmeasured first; and their maximum.
+        #: Bytes of programs and libraries of each process, the longest unmeasured first; and their maximum with
+        #: the memory that workers are forked with.
         self._libraries: dict[int, int] = {}
         self._library_bytes = 0
         #: Time of the last measurement; and growth of workers expected before they can be paused.
@@ -220,6 +228,7 @@ class MemoryWatch:
 
     def add(self, worker_id: int, pid: int) -> None:
         """Register a worker that has started."""
+        note_copied(pid, self._proc)
         taken = estimate_memory([pid], proc=self._proc)
         self.workers[worker_id] = WorkerMemory(pid, taken, taken, begun_bytes=taken)
 
@@ -278,7 +287,7 @@ class MemoryWatch:
         for pid in [*new, *before[: max(_LIBRARIES_AT_ONCE - len(new), 0)]]:
             self._libraries.pop(pid, None)
             self._libraries[pid] = library_bytes([pid], self._proc)
-        self._library_bytes = max(self._libraries.values())
+        self._library_bytes = max(self._libraries.values()) + self._template_bytes()
 
     def limits(self, store_bytes: int, waiting_bytes: int, reserved_bytes: Callable[[int], int]) -> Limits:
         """Derive the store's limits from the last measurement."""

@@ -888,15 +888,16 @@ def test_a_limit_below_what_all_processes_take_is_an_error_before_anything_is_co
     with Runtime(num_workers=2, memory_limit="16 MiB") as runtime, pytest.raises(MemoryLimitTooLow) as caught:
         delayed_sum(runtime.get)
     # How much memory an interpreter takes differs between the releases and builds of Python.
-    limit_bytes = caught.value.worker_bytes * 5 // 2
+    limit_bytes = caught.value.least_bytes * 3 // 4
     with Runtime(num_workers=2, memory_limit=limit_bytes) as runtime:
         for _ in range(2):
             with pytest.raises(MemoryLimitTooLow, match=rf"{limit_bytes:,} bytes .*num_workers=2") as caught:
                 delayed_sum(runtime.get)
     error = pickle.loads(pickle.dumps(caught.value))
     assert (error.memory_limit, error.num_workers) == (limit_bytes, 2)
-    assert 20 << 20 < 2 * error.worker_bytes < limit_bytes < error.least_bytes
-    assert error.least_bytes == 3 * error.worker_bytes + error.library_bytes
+    assert 2 * error.worker_bytes < limit_bytes < error.least_bytes
+    assert error.least_bytes == 2 * error.worker_bytes + error.client_bytes + error.library_bytes
+    assert error.client_bytes > 20 << 20
     assert f"{error.least_bytes:,}" in str(error)
 
 

@@ -20,6 +20,7 @@ import pytest
 
 from dask_mars import Runtime
 from dask_mars.engine.memory import MemoryWatch, Orders, WorkerMemory, decide
+from dask_mars.engine.templates import templates
 from dask_mars.errors import Cancelled, EngineStopped, MarsError, WorkerDied, WorkerOverLimit
 from dask_mars.limits import PROC, arena_bytes
 from tests.conftest import eventually, runtime_with_room
@@ -147,6 +148,36 @@ def test_libraries_of_many_processes_are_measured_in_turns(monkeypatch):
     # Those that have ended no longer count.
     watch.look([1, 2], lambda number: None)
     assert watch.private_bytes == 20
+
+
+@needs_proc
+def test_what_workers_are_forked_with_counts_once():
+    watch = MemoryWatch(1 << 40, 2, os.getpid(), [])
+    with_template = MemoryWatch(1 << 40, 2, os.getpid(), [], template_bytes=lambda: MIB << 10)
+    for each in (watch, with_template):
+        each.look([], lambda number: None)
+    assert with_template.private_bytes - watch.private_bytes == pytest.approx(MIB << 10, rel=0.1)
+
+
+@needs_proc
+@pytest.mark.slow
+def test_many_workers_count_with_what_is_their_own():
+    with Runtime(num_workers=16, memory_limit="1 GiB") as runtime:
+        assert (
+            sum(dask.compute(*[dask.delayed(abs)(number) for number in range(64)], scheduler=runtime.get)) == 2016
+        )
+        engine = runtime.engine()
+        pids = {*engine.worker_pids(), *templates.pids()}
+        # In truth: the kernel's shares of what is not shared memory.
+        true_bytes = sum([_anonymous_share(pid) for pid in pids])
+        account = runtime.memory()
+    counted = sum([process.private_bytes for process in account.private if process.worker is not None])
+    assert 0.6 * true_bytes < counted + account.library_bytes < 1.8 * true_bytes
+
+
+def _anonymous_share(pid: int) -> int:
+    lines = (PROC / str(pid) / "smaps_rollup").read_text().splitlines()
+    return sum([int(line.split()[1]) << 10 for line in lines if line.startswith("Pss_Anon")])
 
 
 @needs_proc

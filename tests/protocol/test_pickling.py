@@ -362,7 +362,7 @@ OURS = {
     errors.AddressSpaceTooSmall: (16 << 30, 4, 5 << 30, 3 << 30, None),
     errors.DescriptorsTooFew: (128, 400, 9, 256),
     errors.SharedMemoryDenied: ("[Errno 1] Operation not permitted",),
-    errors.MemoryLimitTooLow: (64 << 20, 2, 46 << 20, 40 << 20),
+    errors.MemoryLimitTooLow: (64 << 20, 2, 10 << 20, 50 << 20, 40 << 20),
     errors.WorkerStartFailed: (3, "ended with exit code 1"),
     errors.WorkerStartTimeout: (3, "made no progress for 60 s", 60.0, "importing pandas"),
     errors.WorkerDied: ("'x'", -9, 4),

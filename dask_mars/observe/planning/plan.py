@@ -19,8 +19,8 @@ from dask_mars.scheduler.forecast import Forecast, forecast
 from dask_mars.scheduler.policies.plugins import load_policy
 from dask_mars.tables import Table, Tabular
 
-#: Private memory of a worker process after computing arrays, in bytes.
-_WORKER_BYTES = 46_000_000
+#: Private memory of a worker process after computing arrays, and of those that they are forked from, in bytes.
+_WORKER_BYTES, _TEMPLATE_BYTES = 12_000_000, 90_000_000
 #: Fraction of the limit at which free memory is returned to the system.
 _PRESSURE = 7 / 8
 #: Maximum number of chunks to simulate, at some 20 us each.
@@ -261,7 +261,8 @@ def _forecast(
 def _process_bytes(num_workers: int) -> int:
     """Return the memory of processes without any results: this one now, and workers after their start."""
     own = [os.getpid()]
-    return limits.estimate_memory(own) + limits.library_bytes(own) + num_workers * _WORKER_BYTES
+    own_bytes = limits.estimate_memory(own) + limits.library_bytes(own)
+    return own_bytes + _TEMPLATE_BYTES + num_workers * _WORKER_BYTES
 
 
 def _peak_bytes(expected: Forecast, process_bytes: int, memory_limit: int) -> int:
