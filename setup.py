@@ -16,9 +16,9 @@ WITHOUT = {
     "dask_mars.expressions._native": "elementwise chains are evaluated by more calls of NumPy's functions",
     "dask_mars.expressions._pcg64": "random numbers take as long as NumPy takes for them",
 }
-#: Whether mypyc compiles the state machine: on request, since that takes mypy. It would switch on the lock of a
-#: Python without one.
-COMPILES = os.environ.get("DASK_MARS_COMPILE") == "1" and not sysconfig.get_config_var("Py_GIL_DISABLED")
+#: Whether mypyc compiles the state machine: "1" or "0"; without, all but editable installations do, where compiled
+#: modules would hide changes. It would switch on the lock of a Python without one.
+COMPILES = os.environ.get("DASK_MARS_COMPILE", "") if not sysconfig.get_config_var("Py_GIL_DISABLED") else "0"
 #: Time limit of mypyc and the compiler, in seconds: they take 15 s.
 COMPILE_TIMEOUT_S = 300
 
@@ -30,7 +30,7 @@ class BuildExtensions(build_ext):
         """Build the extensions; in place, compile the modules as well, as an installation of a wheel does."""
         super().run()
         in_place = self.inplace or self.editable_mode
-        if COMPILES:
+        if COMPILES == "1" or (COMPILES != "0" and not in_place):
             self.compile_scheduler("." if in_place else self.build_lib)
         # With PYTHONDONTWRITEBYTECODE, as many containers set it, each process would compile them again: 0.4 s.
         if in_place:
@@ -65,7 +65,7 @@ class BuildExtensions(build_ext):
 setup(
     cmdclass={"build_ext": BuildExtensions},
     # Build front ends install it where the build is isolated.
-    setup_requires=["mypy>=1.18; python_version < '3.15'"] if COMPILES else [],
+    setup_requires=["mypy>=1.18; python_version < '3.15'"] if COMPILES != "0" else [],
     ext_modules=[
         Extension(
             "dask_mars.store._arena",
