@@ -1,9 +1,10 @@
-"""Chunks of zarr arrays, read and decompressed by the thread that computes.
+"""Chunks of zarr arrays, read and written by the thread that computes.
 
-Zarr 3 reads by an event loop in a thread of its own, and decompresses in further threads: 0.4 ms for each chunk,
-and two copies. This module reads plain chunks directly, and the same library decompresses them right into the
-result. Zarr reads everything else: other stores, sharded or filtered arrays, missing chunks, and all unexpected
-data, so that values and errors are always zarr's.
+Zarr 3 reads and writes by an event loop in a thread of its own, and compresses in further threads: 0.4 ms for each
+chunk that is read, 1 ms for one that is written, and two copies. This module reads and writes plain chunks without
+it; the same library compresses them, and decompresses them right into the result. Zarr does everything else: other
+stores, sharded or filtered arrays, missing and empty chunks, parts of chunks, and all unexpected data, so that
+values and errors are always zarr's.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import itertools
 import math
 import os
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,9 +27,12 @@ from dask_mars.graph.callables import attribute, package_of
 
 #: Decompresses bytes into a contiguous array; returns whether they filled it exactly.
 Decode = Callable[[Any, Any], bool]
+#: Compresses a contiguous array.
+Encode = Callable[[Any], Any]
 
-_GETTERS = frozenset({"getter", "getter_inline", "getter_nofancy"})
-_GETTERS_MODULE = "dask.array.core"
+#: Functions of Dask that read or write an array, with the position of the array among their arguments.
+_ARGUMENTS = {"getter": 0, "getter_inline": 0, "getter_nofancy": 0, "load_store_chunk": 1}
+_MODULE = "dask.array.core"
 #: Maximum number of sources that a getter remembers, and of wrappers around a zarr array.
 _SOURCES, _DEPTH = 8, 16
 #: Kinds of dtypes whose bytes are their values: numbers, booleans and times.
@@ -36,34 +42,39 @@ _REGULAR_GRIDS = frozenset({"RegularChunkGrid", "RegularChunkGridMetadata"})
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 
-def direct_reads(function: Any) -> Any:
-    """Return a getter that reads plain chunks of zarr arrays directly, or the function itself."""
-    if attribute(function, "__module__") == _GETTERS_MODULE and function.__name__ in _GETTERS:
-        return _DirectGetter(function)
+def direct_zarr(function: Any) -> Any:
+    """Return a function that reads or writes plain chunks of zarr arrays directly, or the function itself."""
+    if attribute(function, "__module__") == _MODULE and function.__name__ in _ARGUMENTS:
+        return _Direct(function, _ARGUMENTS[function.__name__])
     return function
 
 
-class _DirectGetter:
-    """One of Dask's getters, with a direct reader in place of a zarr array."""
+class _Direct:
+    """One of Dask's functions, with a `DirectArray` in place of a zarr array."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], at: int) -> None:
         self._function = function
+        self._at = at
         self.__name__ = function.__name__
         #: By id: the source, kept so that its id stays unique, and its replacement. Only zarr's arrays, as other
         #: sources may be chunks, which must not be kept.
         self._sources: dict[int, tuple[Any, Any]] = {}
 
-    def __call__(self, source: Any, *arguments: Any, **named: Any) -> Any:
-        """Read as the getter does."""
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Read or write as the function does."""
+        at = self._at
+        if len(arguments) <= at:
+            return self._function(*arguments, **named)
+        source = arguments[at]
         known = self._sources.get(id(source))
-        if known is not None:
-            return self._function(known[1], *arguments, **named)
-        found = direct(source)
-        if found is not source or _package(source) == "zarr":
+        found = direct(source) if known is None else known[1]
+        if known is None and (found is not source or _package(source) == "zarr"):
             if len(self._sources) >= _SOURCES:
                 self._sources.clear()
             self._sources[id(source)] = (source, found)
-        return self._function(found, *arguments, **named)
+        result = self._function(*arguments[:at], found, *arguments[at + 1 :], **named)
+        # With `return_stored` that is the array itself.
+        return source if result is found else result
 
 
 # -- arrays ---------------------------------------------------------------------------------------------------
@@ -104,7 +115,7 @@ def _package(value: Any) -> str:
 
 
 class DirectArray:
-    """A zarr array whose plain chunks are read without zarr; everything else is that array's."""
+    """A zarr array whose plain chunks are read and written without zarr; everything else is that array's."""
 
     def __init__(self, array: Any, layout: _Layout) -> None:
         self._array = array
@@ -115,12 +126,22 @@ class DirectArray:
 
     def __getitem__(self, index: Any) -> Any:
         """Return a part of the array, as zarr does."""
-        array, layout = self._array, self._layout
-        if layout is not None and layout.metadata is not array.metadata:
-            # The array has been resized meanwhile.
-            layout = self._layout = _layout_of(array)
+        layout = self._present_layout()
         found = None if layout is None else layout.read(index)
-        return array[index] if found is None else found
+        return self._array[index] if found is None else found
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Set a part of the array, as zarr does."""
+        layout = self._present_layout()
+        if layout is None or not layout.write(index, value, self._array.async_array.config):
+            self._array[index] = value
+
+    def _present_layout(self) -> _Layout | None:
+        layout = self._layout
+        if layout is not None and layout.metadata is not self._array.metadata:
+            # The array has been resized meanwhile.
+            layout = self._layout = _layout_of(self._array)
+        return layout
 
 
 class _Layout(NamedTuple):
@@ -140,6 +161,8 @@ class _Layout(NamedTuple):
         Dtype of the items.
     decode : callable or None
         Decompresses a chunk; None for uncompressed chunks.
+    encode : callable or None
+        Compresses a chunk; None if chunks cannot be written directly.
     """
 
     metadata: Any
@@ -149,6 +172,7 @@ class _Layout(NamedTuple):
     chunks: tuple[int, ...]
     dtype: np.dtype[Any]
     decode: Decode | None
+    encode: Encode | None
 
     def read(self, index: Any) -> Any:
         """Return the part of the array at an index, or None if zarr has to read it."""
@@ -205,6 +229,34 @@ class _Layout(NamedTuple):
             part.append(slice(first - at * size, last - at * size))
         return tuple(into), tuple(part)
 
+    def write(self, index: Any, value: Any, config: Any) -> bool:
+        """Write whole chunks of the array; return False if zarr has to."""
+        bounds = self._bounds(index)
+        if bounds is None or self.encode is None or type(value) is not np.ndarray or value.dtype != self.dtype:
+            return False
+        if value.shape != tuple([stop - start for start, stop in bounds]) or not self._are_whole(bounds):
+            return False
+        along = [
+            range(start // size, stop // size) for (start, stop), size in zip(bounds, self.chunks, strict=True)
+        ]
+        parts = [
+            (coordinates, value[self._overlap(coordinates, bounds)[0]])
+            for coordinates in itertools.product(*along)
+        ]
+        # Zarr does not store such chunks, and removes their files.
+        if not config.write_empty_chunks and any(_is_filled(part, self.metadata.fill_value) for _, part in parts):
+            return False
+        with contextlib.suppress(OSError, RuntimeError, ValueError):
+            for at, part in parts:
+                _replace(Path(self.folder, self.name(at)), self.encode(np.ascontiguousarray(part)))
+            return True
+        return False
+
+    def _are_whole(self, bounds: list[tuple[int, int]]) -> bool:
+        return all(
+            not (start % size or stop % size) for (start, stop), size in zip(bounds, self.chunks, strict=True)
+        )
+
     def _load(self, path: str, target: np.ndarray[Any, Any]) -> bool:
         """Fill an array with a chunk; return whether that had the right size."""
         with _opened(path) as (descriptor, size_bytes):
@@ -222,6 +274,31 @@ def _opened(path: str) -> Iterator[tuple[int, int]]:
         yield descriptor, os.fstat(descriptor).st_size
     finally:
         os.close(descriptor)
+
+
+def _replace(path: Path, data: Any) -> None:
+    """Write a file in the place of an earlier one, as zarr does."""
+    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
+    try:
+        try:
+            partial.write_bytes(data)
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial.write_bytes(data)
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def _is_filled(part: np.ndarray[Any, Any], fill_value: Any) -> bool:
+    """Return whether a chunk has nothing but the fill value."""
+    buffer: Any = import_module("zarr.core.buffer")
+    first, fill = part.flat[0], np.zeros((), part.dtype)[()] if fill_value is None else fill_value
+    # Most chunks differ in their first number already; NaN and NaT are unequal to themselves.
+    if first != fill and first == first:
+        return False
+    return bool(buffer.cpu.NDBuffer.from_numpy_array(part).all_equal(fill))
 
 
 def _read_all(descriptor: int, target: np.ndarray[Any, Any]) -> bool:
@@ -267,12 +344,22 @@ def _plain_layout(array: Any) -> _Layout | None:
     )
     if not (is_plain and array.shape):
         return None
-    found = _decode_of_2(metadata) if metadata.zarr_format == 2 else _decode_of_3(metadata)
+    found = _codec_of_2(metadata) if metadata.zarr_format == 2 else _codec_of_3(metadata)
     if found is None:
         return None
     folder = f"{root}/{array.store_path.path}".rstrip("/")
     shape, chunks = tuple(map(int, array.shape)), tuple(map(int, array.chunks))
-    return _Layout(metadata, folder, metadata.encode_chunk_key, shape, chunks, dtype, *found)
+    is_written = type(array.store) is zarr.storage.LocalStore and not array.read_only
+    return _Layout(
+        metadata,
+        folder,
+        metadata.encode_chunk_key,
+        shape,
+        chunks,
+        dtype,
+        found.decode,
+        found.encode if is_written else None,
+    )
 
 
 def _root(store: Any) -> str | None:
@@ -289,8 +376,15 @@ def _root(store: Any) -> str | None:
     return str(store.path) if is_local and str(store.path).startswith("/") else None
 
 
-def _decode_of_3(metadata: Any) -> tuple[Decode | None] | None:
-    """Return the decompressor of chunks in format 3, in a tuple, or None if they are not plain."""
+class _Codec(NamedTuple):
+    """Decompresses chunks, or is None if that is not needed; and compresses them."""
+
+    decode: Decode | None
+    encode: Encode
+
+
+def _codec_of_3(metadata: Any) -> _Codec | None:
+    """Return the compression of chunks in format 3, None if they are not plain."""
     codecs: Any = import_module("zarr.codecs")
     if type(metadata.chunk_grid).__name__ not in _REGULAR_GRIDS:
         return None
@@ -301,31 +395,39 @@ def _decode_of_3(metadata: Any) -> tuple[Decode | None] | None:
     if getattr(first.endian, "value", first.endian) not in ("little", None):
         return None
     if not rest:
-        return (None,)
-    decodes: dict[type, Decode] = {
-        codecs.ZstdCodec: _zstd(),
-        codecs.BloscCodec: _blosc(),
-        codecs.GzipCodec: _by(_numcodecs().GZip()),
-    }
-    decode = decodes.get(type(rest[0]))
-    return (decode,) if decode is not None and len(rest) == 1 else None
+        return _Codec(None, _as_bytes)
+    if len(rest) > 1:
+        return None
+    kind = type(rest[0])
+    if kind is codecs.ZstdCodec:
+        return _Codec(_zstd(), rest[0]._zstd_codec.encode)
+    if kind is codecs.BloscCodec:
+        return _Codec(_blosc(), rest[0]._blosc_codec.encode)
+    if kind is codecs.GzipCodec:
+        return _Codec(_by(_numcodecs().GZip()), rest[0]._gzip_codec.encode)
+    return None
 
 
-def _decode_of_2(metadata: Any) -> tuple[Decode | None] | None:
-    """Return the decompressor of chunks in format 2, in the same form."""
+def _codec_of_2(metadata: Any) -> _Codec | None:
+    """Return the compression of chunks in format 2, in the same form."""
     numcodecs = _numcodecs()
     if metadata.filters or metadata.order != "C":
         return None
     compressor = metadata.compressor
     if compressor is None:
-        return (None,)
+        return _Codec(None, _as_bytes)
     if type(compressor) is numcodecs.Zstd:
-        return (_zstd(),)
+        return _Codec(_zstd(), compressor.encode)
     if type(compressor) is numcodecs.Blosc:
-        return (_blosc(),)
+        return _Codec(_blosc(), compressor.encode)
     if type(compressor) in (numcodecs.GZip, numcodecs.Zlib, numcodecs.LZ4):
-        return (_by(compressor),)
+        return _Codec(_by(compressor), compressor.encode)
     return None
+
+
+def _as_bytes(array: Any) -> Any:
+    # Times have no buffer of their own.
+    return array.reshape(-1).view(np.uint8)
 
 
 def _numcodecs() -> Any:
@@ -386,4 +488,4 @@ def _zstd_content_bytes(encoded: Any) -> int | None:
     return int.from_bytes(header[at : at + size], "little") + (256 if flag == 1 else 0)
 
 
-__all__ = ["DirectArray", "direct", "direct_reads"]
+__all__ = ["DirectArray", "direct", "direct_zarr"]

@@ -1,4 +1,4 @@
-"""Chunks of zarr arrays that are read without zarr: the same values, and the same errors."""
+"""Chunks of zarr arrays that are read and written without zarr: the same values, files and errors."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -14,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_mars import Runtime
-from dask_mars.worker.zarr_reads import DirectArray, direct, direct_reads
-from tests.conftest import shared
+from dask_mars.worker.zarr_chunks import DirectArray, direct, direct_zarr
+from tests.conftest import eventually, shared
 
 zarr = pytest.importorskip("zarr", minversion="3")
 numcodecs = pytest.importorskip("numcodecs")
@@ -213,9 +214,9 @@ def test_another_pipeline_is_left_alone(tmp_path, monkeypatch):
 
 
 def test_getters_keep_nothing_but_zarrs_arrays(tmp_path):
-    getter = direct_reads(da.core.getter)
+    getter = direct_zarr(da.core.getter)
     assert getter.__name__ == "getter"
-    assert direct_reads(np.add) is np.add
+    assert direct_zarr(np.add) is np.add
     chunk = np.arange(5)
     gone = weakref.ref(chunk)
     assert getter(chunk, (slice(1, 3),)).tolist() == [1, 2]
@@ -276,3 +277,121 @@ def test_xarrays_around_plain_arrays_are_read_directly(tmp_path, monkeypatch):
     assert type(made) is type(source)
     monkeypatch.setattr(zarr.Array, "__getitem__", None)
     np.testing.assert_array_equal(np.asarray(made[2:7, 5:25]), data["a"].values[2:7, 5:25])
+
+
+# -- writing ------------------------------------------------------------------------------------------------------
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def written(
+    folder: Path, values: np.ndarray[Any, Any], chunks: tuple[int, ...], index: Any, **options: Any
+) -> tuple[dict[str, bytes], dict[str, bytes], bool]:
+    """Return the files that zarr writes, and those of a direct array, and whether that asked zarr."""
+    arrays = [
+        zarr.create_array(folder / name, shape=(20, 30), chunks=chunks, dtype=values.dtype, **options)
+        for name in ("zarr", "direct")
+    ]
+    arrays[0][index] = values
+    asked, set_item = [], zarr.Array.__setitem__
+
+    def set_and_note(*arguments: Any) -> None:
+        asked.append(1)
+        set_item(*arguments)
+
+    made = direct(arrays[1])
+    assert type(made) is DirectArray
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(zarr.Array, "__setitem__", set_and_note)
+        made[index] = values
+    return files_of(folder / "zarr"), files_of(folder / "direct"), bool(asked)
+
+
+WHOLE = (slice(0, 20), slice(0, 30))
+
+
+@pytest.mark.parametrize(
+    ("version", "codec", "dtype"),
+    [*[(version, name, "f8") for version, names in CODECS.items() for name in names]]
+    + [(version, "zstd", dtype) for version in CODECS for dtype in DTYPES[1:]],
+)
+def test_files_are_those_that_zarr_writes(tmp_path, version, codec, dtype):
+    values = numbers((20, 30), dtype)
+    values[::7, ::10] = 1
+    options = {"zarr_format": int(version), "compressors": CODECS[version][codec]()}
+    by_zarr, by_us, asked = written(tmp_path, values, (5, 10), WHOLE, **options)
+    assert not asked
+    if codec == "gzip":
+        # The time is in the header.
+        assert by_zarr.keys() == by_us.keys()
+        np.testing.assert_array_equal(whole(zarr.open_array(tmp_path / "direct", mode="r")), values)
+    else:
+        assert by_us == by_zarr
+
+
+@pytest.mark.parametrize(
+    ("index", "value"),
+    [
+        # Parts of chunks, steps, and values that are cast.
+        ((slice(0, 7), slice(0, 30)), numbers((7, 30))),
+        ((slice(0, 20, 2), slice(0, 30)), numbers((10, 30))),
+        (WHOLE, numbers((20, 30), "i4")),
+        (WHOLE, np.ma.masked_greater(numbers((20, 30)), 50)),
+        ((slice(0, 5), slice(0, 10)), 3.0),
+        ((slice(5, 10), slice(10, 20)), np.zeros((5, 10))),
+    ],
+    ids=["part", "steps", "cast", "masked", "scalar", "empty"],
+)
+def test_what_is_not_whole_chunks_of_numbers_is_written_by_zarr(tmp_path, index, value):
+    folder, made = tmp_path / "x", {}
+    for name in ("zarr", "direct"):
+        array = zarr.create_array(folder / name, shape=(20, 30), chunks=(5, 10), dtype="f8")
+        array[...] = 7.0
+        (direct(array) if name == "direct" else array)[index] = value
+        made[name] = files_of(folder / name)
+    assert made["direct"] == made["zarr"]
+
+
+@pytest.mark.parametrize("fill_value", [0.0, -0.0, np.nan, 7.0])
+@pytest.mark.parametrize("value", [0.0, -0.0, np.nan, 7.0])
+@pytest.mark.parametrize("writes_empty", [True, False])
+def test_chunks_of_the_fill_value_alone_have_no_file(tmp_path, fill_value, value, writes_empty):
+    values = numbers((20, 30))
+    values[:5] = value
+    options = {"fill_value": fill_value, "config": {"write_empty_chunks": writes_empty}}
+    by_zarr, by_us, _ = written(tmp_path, values, (5, 10), WHOLE, **options)
+    assert by_us == by_zarr
+
+
+def test_errors_of_writing_are_zarrs(tmp_path):
+    array = plain(tmp_path, numbers((10, 10)), (5, 5))
+    whole_array = (slice(0, 10), slice(0, 10))
+    opened = zarr.open_array(tmp_path / "x.zarr", mode="r")
+    with pytest.raises(ValueError, match="read-only"):
+        direct(opened)[whole_array] = numbers((10, 10))
+    for shape in ((10, 9), (1, 10)):
+        with pytest.raises(ValueError, match="shape"):
+            direct(array)[whole_array] = numbers(shape)
+    # A chunk's file cannot take the place of a directory.
+    file = tmp_path / "x.zarr" / "c" / "0" / "0"
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(OSError, match="irectory"):
+        direct(array)[whole_array] = numbers((10, 10))
+    # Zarr's threads may be writing the other chunks.
+    assert eventually(lambda: not [*tmp_path.rglob("*.partial")])
+
+
+@pytest.mark.parametrize("threads", [True, False])
+def test_of_arrays_to_zarr(tmp_path, threads, in_threads, runtime):
+    scheduler = (in_threads if threads else runtime).get
+    x = da.from_array(numbers((20, 33)), chunks=(10, 11)) * 2
+    for name, get in (("ours", scheduler), ("theirs", "threads")):
+        target = zarr.create_array(tmp_path / name, shape=(40, 33), chunks=(5, 11), dtype=x.dtype)
+        with dask.config.set(scheduler=get):
+            da.to_zarr(x, target, region=(slice(10, 30), slice(None)))
+            stored = da.store(x, target, regions=(slice(0, 20), slice(None)), return_stored=True, lock=False)
+        np.testing.assert_array_equal(stored.compute(scheduler=get), x.compute(scheduler="synchronous"))
+    assert files_of(tmp_path / "ours") == files_of(tmp_path / "theirs")
