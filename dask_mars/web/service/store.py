@@ -267,15 +267,6 @@ class ServiceStore:
         row = self.numbered(number) if done else None
         return None if row is None else str(row["id"])
 
-    def grow(self, number: int, file_bytes: int) -> bool:
-        """Add bytes on disk to an ended computation; return whether its result is still kept."""
-        with self._transaction() as database:
-            changed = database.execute(
-                "UPDATE computations SET file_bytes = file_bytes + ? WHERE number = ? AND NOT evicted",
-                (file_bytes, number),
-            ).rowcount
-        return bool(changed)
-
     def unfinished(self) -> list[sqlite3.Row]:
         """Return the rows of unfinished computations, the oldest first."""
         return self._read(f"SELECT * FROM computations WHERE {_NOT_OVER} ORDER BY number")
@@ -310,8 +301,6 @@ class ServiceStore:
     def remove_files(self, number: int) -> None:
         """Remove the files of a computation."""
         for path in (self.graph(number), self.result(number), self.details(number)):
-            path.unlink(missing_ok=True)
-        for path in (self.directory / _RESULTS).glob(f"{number}.*"):
             path.unlink(missing_ok=True)
         shutil.rmtree(self.checkpoint(number), ignore_errors=True)
 
