@@ -72,51 +72,19 @@ else:
     Concatenate = optional("dask_array.stacking._concatenate", "Concatenate")
     Stack = optional("dask_array.stacking._stack", "Stack")
 
-#: Functions that dask-array has copied, each with its original.
-_COPIES = (
-    *zip(optional("dask_array._chunk", "astype", "getitem"), (arrays.astype, arrays.getitem), strict=True),
-    *zip(
-        optional(
-            "dask_array._core_utils", "_enforce_dtype", "finalize", "getter", "getter_inline", "getter_nofancy"
-        ),
-        (arrays._enforce_dtype, arrays.finalize, arrays.getter, arrays.getter_inline, arrays.getter_nofancy),
-        strict=True,
-    ),
-    (optional("dask_array._histogram", "_block_hist"), arrays._block_hist),
-    *zip(
-        optional("dask_array.reductions._cumulative", "_cumprod_merge", "_cumsum_merge"),
-        (arrays._cumprod_merge, arrays._cumsum_merge),
-        strict=True,
-    ),
-    *zip(
-        optional("dask_array.io._store", "load_chunk", "load_store_chunk"),
-        (arrays.load_chunk, arrays.load_store_chunk),
-        strict=True,
-    ),
-    (optional("dask_array.linalg._qr", "_wrapped_qr"), arrays._wrapped_qr),
-    (optional("dask_array.linalg._tensordot", "_matmul"), arrays._matmul),
-    (optional("dask_array.random._expr", "_apply_random_func"), arrays._apply_random_func),
-    *zip(
-        optional(
-            "dask_array.reductions._common",
-            "chunk_max",
-            "chunk_min",
-            "mean_chunk",
-            "moment_chunk",
-            "nannumel",
-            "numel",
-        ),
-        (
-            arrays.chunk_max,
-            arrays.chunk_min,
-            arrays.mean_chunk,
-            arrays.moment_chunk,
-            arrays.nannumel,
-            arrays.numel,
-        ),
-        strict=True,
-    ),
-)
+#: Functions of `dask.array` that dask-array has copied, by the module of the copies.
+_COPIED = {
+    "dask_array._chunk": ("astype", "getitem"),
+    "dask_array._core_utils": ("_enforce_dtype", "finalize", "getter", "getter_inline", "getter_nofancy"),
+    "dask_array._histogram": ("_block_hist",),
+    "dask_array.io._store": ("load_chunk", "load_store_chunk"),
+    "dask_array.linalg._qr": ("_wrapped_qr",),
+    "dask_array.linalg._tensordot": ("_matmul",),
+    "dask_array.random._expr": ("_apply_random_func",),
+    "dask_array.reductions._common": ("chunk_max", "chunk_min", "mean_chunk", "moment_chunk", "nannumel", "numel"),
+    "dask_array.reductions._cumulative": ("_cumprod_merge", "_cumsum_merge"),
+}
+_COPIES = [(optional(module, name), getattr(arrays, name)) for module, names in _COPIED.items() for name in names]
 ORIGINALS.update(
     (id(copy), (copy, original)) for copy, original in _COPIES if not (is_gone(copy) or is_gone(original))
 )

@@ -99,7 +99,7 @@ class Service:
         """Compute a Dask collection in the service, without waiting.
 
         It takes lists, dicts and tuples of collections, too, a name for lists and pages, and options of
-        `dask_mars.get`. The ``id`` of what it returns finds it again from any process: ``service.computation(id)``.
+        `dask_mars.get`. The ``id`` of what it returns finds it again in any process: ``service.computation(id)``.
 
         Raises
         ------
