@@ -34,6 +34,7 @@ from dask_mars.diagnostics import Progress
 from dask_mars.engine.listeners import listeners
 from dask_mars.optimize.convert import convert
 from dask_mars.scheduler.events import GraphPlan
+from tests.background import in_background
 from tests.cluster.conftest import nothing_is_left
 from tests.conftest import cluster_of_agents, eventually
 from tests.observe.test_diagnostics import Recorder
@@ -269,10 +270,9 @@ def test_hosts_that_are_lost(private_tmp, tmp_path):
             cluster.sync(remove, agent.address, stimulus_id="test", close=True)
             path.touch()
 
-        thread = threading.Thread(target=lose_then_go_on)
-        thread.start()
+        losing = in_background(lose_then_go_on)
         assert dask_mars.get(graph, "sum", client=client) == 190
-        thread.join()
+        losing.result(100)
     # Some was computed twice.
     assert len(notes(times)) > 20
     assert len(recorder.values) == 22
@@ -392,8 +392,7 @@ def test_operands_in_progress(client, get, cluster, installed, tmp_path):
     path = tmp_path / "go"
     assert monitor.install(cluster.scheduler) is installed
     graph, wanted = waiting_for_news(path)
-    thread = threading.Thread(target=get, args=(graph, wanted))
-    thread.start()
+    computing = in_background(get, graph, wanted)
     try:
         # It waits with all of `first` behind it.
         counts = {"total": 22, "waiting": 1, "running": 1, "finished": 20, "failed": 0}
@@ -404,7 +403,7 @@ def test_operands_in_progress(client, get, cluster, installed, tmp_path):
         assert sorted(worker["dispatched"] for worker in state["workers"]) == [0, 1]
     finally:
         path.touch()
-        thread.join()
+    computing.result(100)
     assert eventually(lambda: not installed._computations and not installed._computation_of, PATIENCE_S)
 
 
