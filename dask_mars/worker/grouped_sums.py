@@ -198,6 +198,3 @@ def _is_addable(value: Any) -> bool:
         and value.shape[-2] == 1
         and (value.dtype.kind == "f" or value.dtype in (np.int64, np.uint64))
     )
-
-
-__all__ = ["grouped_sums"]

@@ -173,6 +173,3 @@ class OutputStream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._original, name)
-
-
-__all__ = ["Outbox", "OutputStream"]

@@ -392,5 +392,3 @@ class ChunkRunner:
 
 #: By this code the signal handler recognises where operands run.
 COMPUTE_CODE = ChunkRunner._compute.__code__
-
-__all__ = ["COMPUTE_CODE", "ChunkRunner"]

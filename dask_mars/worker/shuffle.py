@@ -93,6 +93,3 @@ def reduce_bag(grouper: Callable[[Any], Any], reducer: int, *outputs: MapOutput)
 def select(output: MapOutput, reducers: Collection[int]) -> MapOutput:
     """Return the parts of a map output for some of the reducers, which run on another host."""
     return output.select(reducers)
-
-
-__all__ = ["map_bag", "map_frame", "reduce_bag", "reduce_frame", "select"]

@@ -71,6 +71,3 @@ class Surroundings:
         main_module.show({})
         self._task_context.restore()
         self.variables = self._task_context.variables
-
-
-__all__ = ["Surroundings"]

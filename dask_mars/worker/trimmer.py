@@ -54,6 +54,3 @@ class Trimmer:
 def _open_descriptors() -> int:
     # Systems without this directory have no Unix sockets either.
     return len(os.listdir("/dev/fd"))  # noqa: PTH208 (a third of the time)
-
-
-__all__ = ["Trimmer"]

@@ -384,6 +384,3 @@ def _zstd_content_bytes(encoded: Any) -> int | None:
     at = 5 + (not is_single) + (0, 1, 2, 4)[descriptor & 3]
     size = (1, 2, 4, 8)[flag]
     return int.from_bytes(header[at : at + size], "little") + (256 if flag == 1 else 0)
-
-
-__all__ = ["DirectArray", "direct", "direct_reads"]
