@@ -95,15 +95,7 @@ class Runtime(Observed):
         return self
 
     def engine(self, num_workers: int | None = None) -> Engine:
-        """Return the engine, and start it if necessary; a computation may use fewer workers than it has.
-
-        Raises
-        ------
-        EngineStopped
-            The runtime is closed.
-        AddressSpaceTooSmall
-            A process has too few addresses for all shared memory.
-        """
+        """Return the engine, and start it if necessary; a computation may use fewer workers than it has."""
         with self._lock:
             if self._closed:
                 raise EngineStopped

@@ -124,30 +124,20 @@ class DirectArray:
 
 
 class _Layout(NamedTuple):
-    """Location and format of an array's chunks.
+    """Location and format of an array's chunks."""
 
-    Attributes
-    ----------
-    metadata : object
-        Zarr's metadata, the source of the layout.
-    folder : str
-        Directory of the chunks' files.
-    name : callable
-        Returns the name of a chunk's file, given its coordinates.
-    shape, chunks : tuple of int
-        Shapes of the array and of all chunks. Files of chunks at the edges are complete, too.
-    dtype : numpy.dtype
-        Dtype of the items.
-    decode : callable or None
-        Decompresses a chunk; None for uncompressed chunks.
-    """
-
+    #: Zarr's metadata, the source of the layout.
     metadata: Any
+    #: Directory of the chunks' files.
     folder: str
+    #: Returns the name of a chunk's file, given its coordinates.
     name: Callable[[tuple[int, ...]], str]
+    #: Shapes of the array and of all chunks. Files of chunks at the edges are complete, too.
     shape: tuple[int, ...]
     chunks: tuple[int, ...]
+    #: Dtype of the items.
     dtype: np.dtype[Any]
+    #: Decompresses a chunk; None for uncompressed chunks.
     decode: Decode | None
 
     def read(self, index: Any) -> Any:
