@@ -14,12 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dask_mars.limits import (
-    address_space,
-    arena_bytes,
-    estimate_memory,
-    memory_available,
-)
+from dask_mars.limits import address_space, arena_bytes, estimate_memory, memory_available
 
 GIB = 1 << 30
 MACHINE_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

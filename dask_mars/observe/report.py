@@ -87,10 +87,7 @@ class report(Callback):  # type: ignore[misc]  # noqa: N801
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._end("finished" if kind is None else f"ended by {kind.__name__}", kind is not None)
 

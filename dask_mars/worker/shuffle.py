@@ -63,12 +63,7 @@ def reduce_frame(reducer: int, meta: Any, *outputs: MapOutput) -> Any:
     return frame if len(frame) else meta
 
 
-def map_bag(
-    grouper: Callable[[Any], Any],
-    sequence: Iterable[Any],
-    reducer_count: int,
-    size: int,
-) -> MapOutput:
+def map_bag(grouper: Callable[[Any], Any], sequence: Iterable[Any], reducer_count: int, size: int) -> MapOutput:
     """Group the items of a bag's partition by reducer, `size` items at a time."""
     from dask.tokenize import tokenize
 

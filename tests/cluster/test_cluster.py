@@ -552,10 +552,7 @@ def test_strangers_are_refused_and_more_than_the_memory_of_a_host_is_computed(tm
     # A single subtask makes all, and another one reads it.
     monkeypatch.setattr("dask_mars.cluster.partition.subtasks.SUBTASKS_PER_SLOT", 1)
     options = {"memory_limit": "512 MiB", "store_limit": "64 MiB", "local_directory": str(tmp_path)}
-    with (
-        cluster_of_agents(security=own, **options) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
+    with cluster_of_agents(security=own, **options) as cluster, Client(cluster, set_as_default=False) as client:
         address = cluster.scheduler_address
         assert address.startswith("tls://")
         for place in (address, cluster.workers[0].address):

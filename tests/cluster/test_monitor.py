@@ -229,10 +229,7 @@ def test_states_of_a_computation(watched):
     id = monitor.computations(None, None, 1)["computations"][0]["id"]
     assert [
         (layer["label"], layer["finished"], layer["seconds"]) for layer in monitor.computation(id)["layers"]
-    ] == [
-        ("x", 2, 2.0),
-        ("y", 2, 1.0),
-    ]
+    ] == [("x", 2, 2.0), ("y", 2, 1.0)]
     for key in "xy":
         dashboard.transition(key, "memory", "released")
         dashboard.transition(key, "released", "forgotten")

@@ -253,8 +253,7 @@ class ServiceStore:
         columns = ", ".join(f"{name} = ?" for name in values)
         with self._transaction() as database:
             changed = database.execute(
-                f"UPDATE computations SET {columns} WHERE number = ? AND {_NOT_OVER}",
-                (*values.values(), number),
+                f"UPDATE computations SET {columns} WHERE number = ? AND {_NOT_OVER}", (*values.values(), number)
             ).rowcount
         return bool(changed)
 
