@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dask_mars import config, errors
@@ -52,40 +53,22 @@ if config.begins_at_import():
     early.begin_at_import()
 
 
+#: Modules of names that most programs do not use, which skip these imports.
+_MODULES = {
+    "Computation": "client.handles",
+    "LocalMarsCluster": "cluster.local",
+    "checkpoint": "checkpointing.block",
+    "checkpoints": "checkpointing.listing",
+    "connect": "web.client",
+    "plan": "observe.planning.plan",
+    "take_over": "cluster.take_over",
+    "visualize": "observe.drawing.visualize",
+}
+
+
 def __getattr__(name: str) -> Any:
-    # Most programs neither draw nor use other machines, and skip the imports for that.
-    if name == "visualize":
-        from dask_mars.observe.drawing.visualize import visualize
-
-        return visualize
-    if name == "checkpoint":
-        from dask_mars.checkpointing.block import checkpoint
-
-        return checkpoint
-    if name == "checkpoints":
-        from dask_mars.checkpointing.listing import checkpoints
-
-        return checkpoints
-    if name == "plan":
-        from dask_mars.observe.planning.plan import plan
-
-        return plan
-    if name == "Computation":
-        from dask_mars.client.handles import Computation
-
-        return Computation
-    if name == "LocalMarsCluster":
-        from dask_mars.cluster.local import LocalMarsCluster
-
-        return LocalMarsCluster
-    if name == "take_over":
-        from dask_mars.cluster.take_over import take_over
-
-        return take_over
-    if name == "connect":
-        from dask_mars.web.client import connect
-
-        return connect
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

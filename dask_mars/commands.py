@@ -5,11 +5,18 @@ They exist even if their requirements are not installed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
 
 import click
 
 from dask_mars.version import __version__
+
+#: Modules of the commands' functions, all of which are called `main`.
+_COMMANDS = {
+    "checkpoint": "dask_mars.checkpointing.cli",
+    "web": "dask_mars.web.service.cli",
+    "worker": "dask_mars.cluster.cli",
+}
 
 
 class _Group(click.Group):
@@ -21,8 +28,7 @@ class _Group(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Load a command."""
-        load = _COMMANDS.get(cmd_name)
-        return None if load is None else load()
+        return _load(cmd_name) if cmd_name in _COMMANDS else None
 
 
 @click.group(name="mars", cls=_Group)
@@ -31,28 +37,11 @@ def group() -> None:
     """Command line tools of dask_mars."""
 
 
-def _worker() -> click.Command:
+def _load(name: str) -> click.Command:
     try:
-        from dask_mars.cluster.cli import main
+        command: click.Command = importlib.import_module(_COMMANDS[name]).main
     except ModuleNotFoundError as error:
-        return _missing("worker", error)
-    command: click.Command = main
-    return command
-
-
-def _web() -> click.Command:
-    try:
-        from dask_mars.web.service.cli import main
-    except ModuleNotFoundError as error:
-        return _missing("web", error)
-    command: click.Command = main
-    return command
-
-
-def _checkpoint() -> click.Command:
-    from dask_mars.checkpointing.cli import main
-
-    command: click.Command = main
+        return _missing(name, error)
     return command
 
 
@@ -75,18 +64,11 @@ def _missing(name: str, error: ModuleNotFoundError) -> click.Command:
     return command
 
 
-_COMMANDS: dict[str, Callable[[], click.Command]] = {"checkpoint": _checkpoint, "web": _web, "worker": _worker}
-
-
-def _run(name: str) -> None:
-    _COMMANDS[name]()(prog_name=f"dask-mars-{name}")
-
-
 def worker() -> None:
     """Run ``dask-mars-worker``."""
-    _run("worker")
+    _load("worker")(prog_name="dask-mars-worker")
 
 
 def web() -> None:
     """Run ``dask-mars-web``."""
-    _run("web")
+    _load("web")(prog_name="dask-mars-web")

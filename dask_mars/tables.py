@@ -42,26 +42,17 @@ class Tip(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells, which are text.
+    """Rows of cells, which are text."""
 
-    Attributes
-    ----------
-    columns : sequence of str
-        Headings of the columns; may be empty for notebooks.
-    rows : sequence of sequence of str
-        The cells; in tables for notebooks some may be `Bar`, `Dot` or `Tip`.
-    title : str
-        Heading of the table.
-    texts : int
-        Number of columns with text; later ones have numbers, aligned right.
-    notes : sequence of str
-        Lines below the table.
-    """
-
+    #: Headings of the columns; may be empty for notebooks.
     columns: Sequence[str]
+    #: The cells; in tables for notebooks some may be `Bar`, `Dot` or `Tip`.
     rows: Sequence[Sequence[Any]]
+    #: Heading of the table.
     title: str = ""
+    #: Number of columns with text; later ones have numbers, aligned right.
     texts: int = 1
+    #: Lines below the table.
     notes: Sequence[str] = ()
 
     def as_html(self) -> str:

@@ -11,20 +11,7 @@ from typing import Any
 
 import pytest
 
-from dask_mars.scheduler.events import (
-    ChunkFailed,
-    ChunksFinished,
-    ChunksReturned,
-    Event,
-    FinishGraph,
-    ForgetGraph,
-    GraphPlan,
-    Instruction,
-    ResultsTaken,
-    Run,
-    WorkerLost,
-    WorkerStarted,
-)
+from dask_mars.scheduler import events
 from dask_mars.scheduler.machine import Parameters
 from dask_mars.scheduler.policies import POLICIES, PolicyFactory
 from dask_mars.scheduler.virtual import GRAPH, VirtualRun
@@ -33,14 +20,14 @@ _NAME = "under test"
 _SEEDS = range(4)
 
 
-def _random_plan(chance: random.Random, **options: Any) -> GraphPlan:
+def _random_plan(chance: random.Random, **options: Any) -> events.GraphPlan:
     inputs: list[tuple[int, ...]] = []
     for chunk in range(chance.randint(1, 40)):
         near = range(max(0, chunk - chance.choice([1, 3, 40])), chunk)
         inputs.append(tuple(chance.sample(near, min(len(near), chance.choice([0, 1, 1, 2, 3])))))
     needed = {source for sources in inputs for source in sources}
     outputs = [chunk for chunk in range(len(inputs)) if chunk not in needed or chance.random() < 0.1]
-    return GraphPlan(
+    return events.GraphPlan(
         inputs=inputs,
         outputs=outputs,
         operand_of=[chance.randint(0, 2) for _ in inputs],
@@ -52,7 +39,7 @@ def _random_plan(chance: random.Random, **options: Any) -> GraphPlan:
 class _World(VirtualRun):
     """Workers whose chunks take random times."""
 
-    def __init__(self, workers: int, plan: GraphPlan, seed: int) -> None:
+    def __init__(self, workers: int, plan: events.GraphPlan, seed: int) -> None:
         parameters = Parameters(
             policy=_NAME, num_workers=workers, window_s=0.01, allowed_worker_losses=1000, memory_limit=10**9
         )
@@ -69,41 +56,41 @@ class _World(VirtualRun):
     def begin(self, worker: int, chunk: int, restores: list[int]) -> float:
         return self.chance.uniform(0.001, 0.009)
 
-    def end(self, worker: int, chunk: int, duration_s: float) -> Event:
+    def end(self, worker: int, chunk: int, duration_s: float) -> events.Event:
         if not self.finished.issuperset(self.plan.inputs[chunk]):
             # An earlier chunk of the same queue has failed, or its worker was lost.
             assert self.troubled, "an input is missing"
-            return ChunksReturned(worker, GRAPH, [chunk])
+            return events.ChunksReturned(worker, GRAPH, [chunk])
         self.finished.add(chunk)
         size = self.plan.declared_bytes[chunk] if self.plan.declared_bytes else None
         sizes = {chunk: size} if size else {}
-        return ChunksFinished(worker, GRAPH, [chunk], [duration_s], sizes, sizes)
+        return events.ChunksFinished(worker, GRAPH, [chunk], [duration_s], sizes, sizes)
 
-    def post(self, event: Event) -> None:
+    def post(self, event: events.Event) -> None:
         super().post(event)
         self.machine.validate()
 
-    def carry_out(self, instruction: Instruction) -> None:
+    def carry_out(self, instruction: events.Instruction) -> None:
         super().carry_out(instruction)
-        if isinstance(instruction, Run):
+        if isinstance(instruction, events.Run):
             self.order += [(instruction.worker, chunk) for chunk in instruction.chunks]
-        elif isinstance(instruction, FinishGraph):
-            self.post(ResultsTaken(GRAPH))
-        elif isinstance(instruction, ForgetGraph):
+        elif isinstance(instruction, events.FinishGraph):
+            self.post(events.ResultsTaken(GRAPH))
+        elif isinstance(instruction, events.ForgetGraph):
             self.ended = True
 
     def fail(self) -> None:
         """Fail the running chunk of a random worker, for a retry."""
         worker = self.chance.choice(self.busy)
         self.troubled = True
-        self.post(ChunkFailed(worker, GRAPH, self.stop(worker)))
+        self.post(events.ChunkFailed(worker, GRAPH, self.stop(worker)))
 
     def lose(self) -> None:
         """Lose a worker, and restart it."""
         worker = self.chance.choice(self.busy)
         self.troubled = True
-        self.post(WorkerLost(worker, (GRAPH, self.stop(worker, drops_queue=True))))
-        self.post(WorkerStarted(worker))
+        self.post(events.WorkerLost(worker, (GRAPH, self.stop(worker, drops_queue=True))))
+        self.post(events.WorkerStarted(worker))
 
     def run(self) -> list[tuple[int, int]]:
         """Continue until the graph has ended."""
@@ -149,7 +136,7 @@ class PolicyTests:
         count = 20
         chance = random.Random(seed)
         priorities = {chunk: float(chance.choice([-1, 0, 3])) for chunk in range(count)}
-        plan = GraphPlan([()] * count, range(count), [0] * count, priorities=priorities)
+        plan = events.GraphPlan([()] * count, range(count), [0] * count, priorities=priorities)
         order = [chunk for _, chunk in _World(workers, plan, seed).run()]
         told = [priorities[chunk] for chunk in order]
         assert told == sorted(told, reverse=True)
@@ -162,7 +149,7 @@ class PolicyTests:
     @pytest.mark.parametrize("seed", _SEEDS)
     def test_no_worker_is_idle_while_there_is_work_for_all(self, seed: int) -> None:
         count = 40
-        plan = GraphPlan([()] * count, range(count), [0] * count)
+        plan = events.GraphPlan([()] * count, range(count), [0] * count)
         world = _World(4, plan, seed)
         assert {worker for worker, _ in world.order} == {0, 1, 2, 3}
         world.run()

@@ -14,14 +14,12 @@ from studies.plans import plans
 from studies.policies import policies
 from studies.preparation import preparation
 from studies.profiling import profile
-from studies.records import records
-from studies.simulation.command import simulate
 from studies.store import store
 
 
 @click.group(context_settings=options.SETTINGS)
 def main() -> None:
-    """Look at one part of dask_mars: its order, its records, its store, its checkpoints, where time goes."""
+    """Look at one part of dask_mars: its order, its store, its checkpoints, where time goes."""
 
 
 for command in (
@@ -34,8 +32,6 @@ for command in (
     policies,
     preparation,
     profile,
-    records,
-    simulate,
     store,
 ):
     main.add_command(command)

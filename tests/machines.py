@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dask_mars.scheduler.events import (
-    ChunksFinished,
-    Event,
-    GraphPlan,
-    GraphSubmitted,
-    Instruction,
-    WorkerStarted,
-)
+from dask_mars.scheduler.events import ChunksFinished, Event, GraphPlan, GraphSubmitted, Instruction, WorkerStarted
 from dask_mars.scheduler.machine import Machine, Parameters
 from dask_mars.scheduler.objects import ObjectId
 

@@ -68,13 +68,7 @@ class SavedComputation(NamedTuple):
 
 
 class SavedComputations(Sequence[SavedComputation]):
-    """The checkpoints in a directory; ``print`` and notebooks show them as a table.
-
-    Parameters
-    ----------
-    directory : Path
-        The directory.
-    """
+    """The checkpoints in a directory; ``print`` and notebooks show them as a table."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -14,12 +14,6 @@ from typing import Any
 
 
 def dask_setup(client: Any) -> None:
-    """Switch the methods of one of Dask's clients. Dask calls this.
-
-    Parameters
-    ----------
-    client : distributed.Client
-        The client.
-    """
+    """Switch the methods of one of Dask's clients. Dask calls this."""
     # Users write this package's name, but its code must not import clusters.
     pkgutil.resolve_name("dask_mars.cluster.client_methods:switch")(client)

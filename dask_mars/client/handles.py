@@ -41,19 +41,10 @@ Timeout = float | str | timedelta | None
 
 
 class Outcome:
-    """The result of a computation, freed when no handle refers to it.
-
-    Attributes
-    ----------
-    done : threading.Event
-        Set once there is a value or an error.
-    value : object
-        The result.
-    error : BaseException or None
-        The reason for a missing result.
-    """
+    """The result of a computation, freed when no handle refers to it."""
 
     def __init__(self) -> None:
+        #: Set once there is a value, or the reason for a missing one.
         self.done = threading.Event()
         self.value: Any = None
         self.error: BaseException | None = None
@@ -195,18 +186,7 @@ class Computation:
         return self._outcome.value
 
     def exception(self, timeout: Timeout = None) -> BaseException | None:
-        """Wait until it is over, and return what `result` would raise; None if there is a result.
-
-        Parameters
-        ----------
-        timeout : float, str or timedelta, optional
-            Longest wait, as `wait` takes it. Default: no limit.
-
-        Raises
-        ------
-        TimeoutError
-            It is not over yet.
-        """
+        """Wait as `result` does, and return what that would raise; None if there is a result."""
         if not self.wait(timeout):
             raise self._too_early(timeout)
         return self._outcome.error
@@ -229,20 +209,7 @@ class Computation:
         return self._record.cancel()
 
     def explain(self, key: Any = None) -> str:
-        """Explain what it waits for.
-
-        Parameters
-        ----------
-        key : key, optional
-            A Dask key: explain why this one is not computed.
-
-        Raises
-        ------
-        KeyError
-            It has no such key, or no chunks are being computed.
-        TypeError
-            It cannot be a key, as a list of keys.
-        """
+        """Explain what it waits for, or why a key of it is not computed; see `Runtime.explain`."""
         if key is None:
             return Explanation(self._record.explain())
         refuse_unhashable(key)
@@ -255,14 +222,7 @@ class Computation:
             raise KeyError(f"nothing is to be said of {key!r}: the computation {why}") from None
 
     def profile(self) -> ComputationProfile:
-        """Return the cost of each layer so far.
-
-        Returns
-        -------
-        ComputationProfile
-            A dict that shows itself as a table, with `to_dict` and `to_pandas`. It maps the name of each layer to
-            its ``count``, ``total_s``, ``mean_s`` and ``stored_bytes``, as `Runtime.profile` does.
-        """
+        """Return the cost of each layer so far, as `Runtime.profile` does for all computations."""
         return profile_of(self._record.layers())
 
     def __copy__(self) -> Self:

@@ -12,13 +12,7 @@ if TYPE_CHECKING:
 
 
 class Observed:
-    """A runtime with records of its computations.
-
-    Attributes
-    ----------
-    records : Records
-        Records of its computations.
-    """
+    """A runtime with records of its computations."""
 
     records: Records
 

@@ -95,15 +95,7 @@ class Runtime(Observed):
         return self
 
     def engine(self, num_workers: int | None = None) -> Engine:
-        """Return the engine, and start it if necessary; a computation may use fewer workers than it has.
-
-        Raises
-        ------
-        EngineStopped
-            The runtime is closed.
-        AddressSpaceTooSmall
-            A process has too few addresses for all shared memory.
-        """
+        """Return the engine, and start it if necessary; a computation may use fewer workers than it has."""
         with self._lock:
             if self._closed:
                 raise EngineStopped
@@ -134,18 +126,7 @@ class Runtime(Observed):
         return engine is not None and engine.alive and engine.has_persisted
 
     def get(self, dsk: Any, keys: Any, **options: Any) -> Any:
-        """Compute keys of a Dask graph: a Dask scheduler, as in ``x.compute(scheduler=runtime.get)``.
-
-        Parameters
-        ----------
-        dsk : mapping or Dask expression
-            The graph.
-        keys : key or nested list of keys
-            What to compute.
-        **options
-            ``num_workers``, ``retries``, ``callbacks``, ``cache`` and ``rerun_exceptions_locally``, as for
-            `dask_mars.get`.
-        """
+        """Compute keys of a Dask graph, as in ``x.compute(scheduler=runtime.get)``; see `dask_mars.get`."""
         return self._backend().compute(
             Request(dsk, keys, Options.known(options), checkpoint=checkpoint_settings())
         )
@@ -162,32 +143,12 @@ class Runtime(Observed):
         traverse: bool = True,
         **options: Any,
     ) -> Computation:
-        """Compute collections in the background, and return at once.
-
-        Parameters
-        ----------
-        *collections : object
-            Arguments of `dask.compute`.
-        name : str, optional
-            Name of the computation, for lists and pages.
-        id : str, optional
-            A UUID as text for the id. Default: a new one.
-        optimize_graph, traverse : bool, optional
-            As for `dask.compute`.
-        **options
-            As for `get`. Callbacks that are active now are called, in another thread.
-
-        Returns
-        -------
-        Computation
-            A handle to follow, cancel and fetch it.
+        """Compute collections in the background, and return at once; see `dask_mars.submit`.
 
         Raises
         ------
         EngineStopped
             The runtime is closed.
-        TypeError, ValueError
-            `id` is not a UUID, or another computation has it; or another argument is invalid.
 
         Examples
         --------
@@ -207,27 +168,7 @@ class Runtime(Observed):
     def submit_graph(
         self, dsk: Any, keys: Any, *, name: str | None = None, id: str | None = None, **options: Any
     ) -> Computation:
-        """Compute keys of a Dask graph in the background: `submit` for callers that have a graph.
-
-        Parameters
-        ----------
-        dsk, keys
-            As for `get`.
-        name, id
-            As for `submit`.
-        **options
-            As for `get`.
-
-        Returns
-        -------
-        Computation
-            Its result is that of `get`.
-
-        Raises
-        ------
-        EngineStopped, TypeError, ValueError
-            As for `submit`.
-        """
+        """Compute keys of a Dask graph in the background: `submit` for callers that have what `get` takes."""
         self._refuse_if_closed()
         from dask_mars.client import handles
 
@@ -285,14 +226,7 @@ class Runtime(Observed):
     def memory(self) -> MemoryAccount:
         """Return the use of memory, from any thread; ``print`` and notebooks show it as a table.
 
-        Returns
-        -------
-        MemoryAccount
-            In bytes. For all processes together ``limit_bytes``, ``in_use_bytes``, and ``peak_bytes``, the highest
-            measurement since the start. In use are: ``shared_bytes``, including ``store_bytes`` for results;
-            ``private``, of each process; ``library_bytes``. Besides, ``promised_bytes``: reservations for
-            dispatched chunks, used or not; ``on_disk_bytes``; and ``spilled_bytes``, written to disk since the
-            start. Without workers only the limit is set, and all else is 0.
+        Without workers only its limit is set, and all else is 0.
 
         Raises
         ------

@@ -194,12 +194,7 @@ class ClusterBackend(GraphBackend):
                 self._reconnect(connection, work, timeout_s, SideEffects(), error)
 
     def _reconnect(
-        self,
-        connection: SchedulerConnection,
-        work: Work,
-        timeout_s: float,
-        effects: SideEffects,
-        error: Exception,
+        self, connection: SchedulerConnection, work: Work, timeout_s: float, effects: SideEffects, error: Exception
     ) -> None:
         """Wait for a lost scheduler, if the computation may start again."""
         work.record.raise_if_cancelled()

@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,21 +31,55 @@ _START_S = 60.0
 _PEM_FILE = click.Path(exists=True, dir_okay=False, resolve_path=True)
 
 
+def _by(check: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Return a callback of click that checks a value, and turns it into what Dask takes."""
+    return lambda context, parameter, value: check(value)
+
+
+def scheduler_address(scheduler: str | None) -> str | None:
+    """Return the scheduler's address, if it is valid."""
+    if scheduler is None:
+        return None
+    # Arguments of preloads may look like options, so click must accept unknown ones.
+    if scheduler.startswith("-"):
+        raise click.NoSuchOption(scheduler)
+    try:
+        get_address_host_port(scheduler)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}; a scheduler's address is like tcp://10.0.0.1:8786") from None
+    return scheduler
+
+
+def _port(text: str | None) -> str | None:
+    """Return a port, or a range of ports, as Dask takes it."""
+    if text is not None and not all(port.isdecimal() and int(port) < 1 << 16 for port in text.split(":", 1)):
+        raise click.BadParameter(f"{text!r} is neither a port, at most 65535, nor a range like 9000:9100")
+    return text
+
+
+def _duration(text: str | None) -> str | None:
+    """Return a duration as Dask takes it."""
+    try:
+        parse_timedelta(text)
+    except (ValueError, KeyError, IndexError, OverflowError):
+        raise click.BadParameter(f"{text!r} is neither a number of seconds nor like '10 minutes'") from None
+    return text
+
+
+def _name(text: str | None) -> str | int | None:
+    """Return a numeric name as a number: cluster managers number their workers, and compare numbers."""
+    return int(text) if text is not None and text.isdecimal() else text
+
+
 @click.command(name="worker", context_settings={"ignore_unknown_options": True})
-@click.argument("scheduler", required=False, callback=lambda *given: scheduler_address(given[-1]))
+@click.argument("scheduler", required=False, callback=_by(scheduler_address))
 @click.option("--tls-ca-file", type=_PEM_FILE, help="CA certificates (PEM).")
 @click.option("--tls-cert", type=_PEM_FILE, help="Certificate (PEM).")
 @click.option("--tls-key", type=_PEM_FILE, help="Private key (PEM).")
 @click.option(
-    "--worker-port",
-    callback=lambda *given: _port(given[-1]),
-    help="Port, or first:last, that others connect to. [default: random]",
+    "--worker-port", callback=_by(_port), help="Port, or first:last, that others connect to. [default: random]"
 )
-@click.option(
-    "--nanny-port",
-    callback=lambda *given: _port(given[-1]),
-    help="The same for the nanny. [default: random]",
-)
+@click.option("--nanny-port", callback=_by(_port), help="The same for the nanny. [default: random]")
 @click.option("--host", help="Address of this host, as the scheduler and other workers see it.")
 @click.option("--interface", help='Network interface, like "eth0" or "ib0".')
 @click.option("--protocol", help='Protocol, like "tcp" or "tls".')
@@ -56,7 +90,7 @@ _PEM_FILE = click.Path(exists=True, dir_okay=False, resolve_path=True)
 @click.option("--dashboard/--no-dashboard", default=True, help="Serve them. [default: --dashboard]")
 @click.option("--nworkers", "n_workers", help="Worker processes. [default: a process for each processor]")
 @click.option("--nthreads", type=click.IntRange(1), help="Multiplies that: here each thread is a process.")
-@click.option("--name", callback=lambda *given: _name(given[-1]), help="A unique name for this host.")
+@click.option("--name", callback=_by(_name), help="A unique name for this host.")
 @click.option(
     "--memory-limit",
     default="auto",
@@ -69,11 +103,7 @@ _PEM_FILE = click.Path(exists=True, dir_okay=False, resolve_path=True)
 @click.option("--local-directory", help="Where files of the agent go, in a directory of this user's.")
 @click.option("--resources", help='For tasks that need some, like "GPU=2 MEM=10e9".')
 @click.option("--scheduler-file", help="File with the scheduler's address, as dask scheduler writes it.")
-@click.option(
-    "--death-timeout",
-    callback=lambda *given: _duration(given[-1]),
-    help="Seconds to wait for a scheduler before giving up.",
-)
+@click.option("--death-timeout", callback=_by(_duration), help="Seconds to wait for a scheduler before giving up.")
 @click.option(
     "--reconnect/--no-reconnect",
     default=None,
@@ -85,20 +115,10 @@ _PEM_FILE = click.Path(exists=True, dir_okay=False, resolve_path=True)
     f"else {RECONNECT_S / 60:.0f} minutes]",
 )
 @click.option(
-    "--lifetime",
-    callback=lambda *given: _duration(given[-1]),
-    help='Hand on what is here and end after so long, like "1 hour".',
+    "--lifetime", callback=_by(_duration), help='Hand on what is here and end after so long, like "1 hour".'
 )
-@click.option(
-    "--lifetime-stagger",
-    callback=lambda *given: _duration(given[-1]),
-    help="By how much that varies at random.",
-)
-@click.option(
-    "--lifetime-restart/--no-lifetime-restart",
-    default=None,
-    help="Begin anew then. [default: end]",
-)
+@click.option("--lifetime-stagger", callback=_by(_duration), help="By how much that varies at random.")
+@click.option("--lifetime-restart/--no-lifetime-restart", default=None, help="Begin anew then. [default: end]")
 @click.option("--pid-file", type=click.Path(path_type=Path), help="File to write the process id to.")
 @click.option("--nanny/--no-nanny", default=True, help="Restart an agent that dies. [default: --nanny]")
 @click.option(
@@ -187,20 +207,6 @@ def _options(
     }
 
 
-def scheduler_address(scheduler: str | None) -> str | None:
-    """Return the scheduler's address, if it is valid."""
-    if scheduler is None:
-        return None
-    # Arguments of preloads may look like options, so click must accept unknown ones.
-    if scheduler.startswith("-"):
-        raise click.NoSuchOption(scheduler)
-    try:
-        get_address_host_port(scheduler)
-    except ValueError as error:
-        raise click.BadParameter(f"{error}; a scheduler's address is like tcp://10.0.0.1:8786") from None
-    return scheduler
-
-
 def _given() -> str:
     """Return the options of the command line."""
     context = click.get_current_context()
@@ -218,22 +224,6 @@ def _preload_argv(*given: Any) -> Any:
         return validate_preload_argv(*given)
     except ImportError as error:
         raise click.BadParameter(f"{type(error).__name__}: {error}", param_hint="--preload") from None
-
-
-def _port(text: str | None) -> str | None:
-    """Return a port, or a range of ports, as Dask takes it."""
-    if text is not None and not all(port.isdecimal() and int(port) < 1 << 16 for port in text.split(":", 1)):
-        raise click.BadParameter(f"{text!r} is neither a port, at most 65535, nor a range like 9000:9100")
-    return text
-
-
-def _duration(text: str | None) -> str | None:
-    """Return a duration as Dask takes it."""
-    try:
-        parse_timedelta(text)
-    except (ValueError, KeyError, IndexError, OverflowError):
-        raise click.BadParameter(f"{text!r} is neither a number of seconds nor like '10 minutes'") from None
-    return text
 
 
 def _processes(n_workers: str | None, nthreads: int | None) -> int:
@@ -272,11 +262,6 @@ def _resources(text: str | None) -> dict[str, float] | None:
         }
     except ValueError:
         raise click.BadParameter(f"{text!r} is not like 'GPU=2 MEM=10e9'", param_hint="--resources") from None
-
-
-def _name(text: str | None) -> str | int | None:
-    """Return a numeric name as a number: cluster managers number their workers, and compare numbers."""
-    return int(text) if text is not None and text.isdecimal() else text
 
 
 def _bound_to(

@@ -21,11 +21,6 @@ from dask_mars.cluster.metrics import SUBTASKS
 #: Ended computations that are kept, and rows of a computation's timeline.
 _KEPT_COMPUTATIONS, _KEPT_ROWS = 100, 20_000
 
-#: States of chunks.
-_STATES = ("waiting", "running", "finished", "failed")
-
-Json = dict[str, Any]
-
 
 @dataclass(slots=True)
 class TrackedLayer:
@@ -206,46 +201,10 @@ class Dashboard(SchedulerPlugin):  # type: ignore[misc]
 
     # -- what there is to know --------------------------------------------------------------------------------
 
-    def computations(self) -> list[Json]:
-        """Return the progress of computations with chunks left to compute."""
-        told = {
-            (address, key): (computed, running)
-            for address, state in self._scheduler.workers.items()
-            for key, computed, running in state.metrics.get(SUBTASKS, ())
-        }
-        found = []
-        for name, tracked in self._computations.items():
-            counts: Counter[str] = Counter()
-            hosts: dict[str, Counter[str]] = {}
-            for key, subtask in tracked.subtasks.items():
-                of_subtask = _count(subtask, *told.get((subtask.worker, key), (0, 0)))
-                counts.update(of_subtask)
-                if subtask.worker:
-                    hosts.setdefault(subtask.worker, Counter()).update(of_subtask)
-            if counts["waiting"] or counts["running"]:
-                by_host = {
-                    address: {state: counted[state] for state in ("running", "finished")}
-                    for address, counted in sorted(hosts.items())
-                }
-                known = {state: counts[state] for state in _STATES}
-                facts = {"computation": name, "client": tracked.client, "chunks": counts.total()}
-                found.append(facts | known | {"hosts": by_host})
-        return found
-
-    def hosts(self) -> dict[str, Json]:
-        """Return the state of agents, by address."""
-        return {
-            address: {
-                "name": str(state.name),
-                "processes": state.nthreads,
-                "running": state.metrics["mars_chunks_running"],
-                "stored_bytes": state.metrics["mars_stored_bytes"],
-                "store_limit_bytes": state.metrics["mars_store_limit_bytes"],
-                "on_disk_bytes": state.metrics["spilled_bytes"]["disk"],
-            }
-            for address, state in sorted(self._scheduler.workers.items())
-            if SUBTASKS in state.metrics
-        }
+    def hosts(self) -> dict[str, Mapping[str, Any]]:
+        """Return the last metrics of agents, by address."""
+        workers = sorted(self._scheduler.workers.items())
+        return {address: state.metrics for address, state in workers if SUBTASKS in state.metrics}
 
     def told(self) -> dict[str, Counter[str]]:
         """Return the computed and running chunks of subtasks in progress, by computation."""

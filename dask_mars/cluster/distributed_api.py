@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import distributed
 
@@ -22,13 +22,10 @@ try:
 except ImportError as _error:
     raise UnknownDask(distributed.__version__, str(_error)) from None
 
-if TYPE_CHECKING:
-    from distributed.shuffle._core import P2PBarrierTask, ShuffleId, barrier_key
-else:
-    # Classes for comparison: barriers of Dask's own shuffles stay Dask tasks.
-    P2PBarrierTask, ShuffleId, barrier_key = optional(
-        "distributed.shuffle._core", "P2PBarrierTask", "ShuffleId", "barrier_key"
-    )
+# Classes for comparison: barriers of Dask's own shuffles stay Dask tasks.
+P2PBarrierTask, ShuffleId, barrier_key = optional(
+    "distributed.shuffle._core", "P2PBarrierTask", "ShuffleId", "barrier_key"
+)
 
 
 def most_workers(cluster: Any) -> float:

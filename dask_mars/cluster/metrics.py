@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dask_mars.engine.engine import Engine
 
+#: Metric of the chunks that workers run.
+RUNNING = "mars_chunks_running"
 #: Metrics of the store: bytes of results in memory, and their limit.
 STORED, STORE_LIMIT = "mars_stored_bytes", "mars_store_limit_bytes"
 #: Metric of the memory limit of an agent with its workers; Dask's own figure includes disks.
@@ -31,7 +33,7 @@ def measure(engine: Engine, subtasks: Mapping[Any, int | None], managed_bytes: i
         "memory": engine.memory_bytes(),
         # Spilled bytes include those of unfinished subtasks, which Dask does not know.
         "spilled_bytes": {"memory": min(on_disk_bytes, managed_bytes), "disk": on_disk_bytes},
-        "mars_chunks_running": sum(running.values()),
+        RUNNING: sum(running.values()),
         STORED: store["stored_bytes"],
         STORE_LIMIT: store["limit_bytes"],
         MEMORY_LIMIT: engine.settings.memory_limit,

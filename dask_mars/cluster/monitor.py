@@ -8,12 +8,12 @@ from typing import Any
 
 from distributed import Scheduler
 
-from dask_mars.cluster.dashboard import Dashboard, Json, TrackedComputation
-from dask_mars.cluster.metrics import MEMORY_LIMIT
+from dask_mars.client.records import OVER, STATES
+from dask_mars.cluster.dashboard import Dashboard, TrackedComputation
+from dask_mars.cluster.metrics import MEMORY_LIMIT, RUNNING, STORE_LIMIT, STORED
 from dask_mars.version import __version__
 
-_STATES = ("queued", "preparing", "running", "finished", "failed", "cancelled")
-_OVER = frozenset({"finished", "failed", "cancelled"})
+Json = dict[str, Any]
 
 
 class SchedulerMonitor:
@@ -39,16 +39,12 @@ class SchedulerMonitor:
     def state(self) -> Json:
         """Return the agents, their memory, and the number of computations in each state."""
         hosts = self._dashboard.hosts()
-        counts = dict.fromkeys(_STATES, 0)
+        counts = dict.fromkeys(STATES, 0)
         for tracked in self._dashboard.tracked.values():
             counts[tracked.state] += 1
-        stored, limit, on_disk = [
-            sum([host[of] for host in hosts.values()])
-            for of in ("stored_bytes", "store_limit_bytes", "on_disk_bytes")
-        ]
-        memory = [self._scheduler.workers[address].metrics["memory"] for address in hosts]
-        limits = [self._scheduler.workers[address].metrics.get(MEMORY_LIMIT, 0) for address in hosts]
-        self._peak_bytes = max(self._peak_bytes, sum(memory))
+        on_disk = sum([metrics["spilled_bytes"]["disk"] for metrics in hosts.values()])
+        in_use = sum([metrics["memory"] for metrics in hosts.values()])
+        self._peak_bytes = max(self._peak_bytes, in_use)
         return {
             "revision": self.revision(),
             "version": __version__,
@@ -58,18 +54,18 @@ class SchedulerMonitor:
                     "worker": worker_id,
                     "label": str(self._scheduler.workers[address].name),
                     "pid": self._scheduler.workers[address].pid,
-                    "running": address if host["running"] else None,
+                    "running": address if metrics[RUNNING] else None,
                     "step": None,
-                    "dispatched": host["running"],
+                    "dispatched": metrics[RUNNING],
                 }
-                for worker_id, (address, host) in enumerate(hosts.items())
+                for worker_id, (address, metrics) in enumerate(hosts.items())
             ],
             "memory": {
-                "limit_bytes": sum(limits),
-                "in_use_bytes": sum(memory),
+                "limit_bytes": sum([metrics.get(MEMORY_LIMIT, 0) for metrics in hosts.values()]),
+                "in_use_bytes": in_use,
                 "peak_bytes": self._peak_bytes,
-                "store_bytes": stored,
-                "store_limit_bytes": limit,
+                "store_bytes": sum([metrics[STORED] for metrics in hosts.values()]),
+                "store_limit_bytes": sum([metrics[STORE_LIMIT] for metrics in hosts.values()]),
                 "promised_bytes": 0,
                 "on_disk_bytes": on_disk,
                 "spilled_bytes": on_disk,
@@ -107,7 +103,7 @@ class SchedulerMonitor:
     def cancel(self, id: str) -> bool:
         """Cancel a computation; return False if it is over."""
         name, tracked = self._tracked(id)
-        if tracked.state in _OVER:
+        if tracked.state in OVER:
             return False
         self._dashboard.cancel(name)
         return True
@@ -167,7 +163,7 @@ class SchedulerMonitor:
         rows = [
             _in_words(_summary(name, tracked, self._dashboard.told().get(name, {}))) for name, tracked in found
         ]
-        rows += [f"{address} computes {host['running']} chunks" for address, host in hosts.items()]
+        rows += [f"{address} computes {metrics[RUNNING]} chunks" for address, metrics in hosts.items()]
         return {"rows": rows if hosts else [*rows, "there are no agents: nothing is computed until one comes"]}
 
     def _tracked(self, id: str) -> tuple[str, TrackedComputation]:
@@ -195,7 +191,7 @@ def _summary(name: str, tracked: TrackedComputation, told: Any) -> Json:
     if told:
         finished += told["finished"]
         running = told["running"]
-    is_over = state in _OVER
+    is_over = state in OVER
     return {
         "id": _id_of(name, tracked),
         "name": tracked.title,
@@ -239,8 +235,7 @@ def install(scheduler: Scheduler) -> Dashboard:
             prefix = f"{_prefix(application)}/mars"
             # `web` imports `cluster`, not the other way round.
             rules = pkgutil.resolve_name("dask_mars.web.on_scheduler:rules")
-            own = [("chunks.json", lambda: {"computations": dashboard.computations(), "hosts": dashboard.hosts()})]
-            application.add_handlers(".*$", rules(SchedulerMonitor(scheduler, dashboard), prefix, own))
+            application.add_handlers(".*$", rules(SchedulerMonitor(scheduler, dashboard), prefix))
     return dashboard
 
 

@@ -23,20 +23,7 @@ _DISPATCHED = ("ready", "constrained", "executing", "long-running")
 
 
 class ClusterRuntime(Observed):
-    """The cluster that `dask_mars.get` computes on, for observation; see `Runtime`.
-
-    Parameters
-    ----------
-    client : Client
-        A client connected to it.
-    records : Records
-        The computations of this process.
-
-    Attributes
-    ----------
-    records : Records
-        As given.
-    """
+    """The cluster that `dask_mars.get` computes on, for observation; see `Runtime`."""
 
     def __init__(self, client: Client, records: Records) -> None:
         self._client = client
@@ -87,20 +74,7 @@ class ClusterRuntime(Observed):
         )
 
     def explain(self, key: Any = None) -> str:
-        """Explain what this process's computations on the cluster wait for.
-
-        Parameters
-        ----------
-        key : key, optional
-            A Dask key: explain why this one is not computed.
-
-        Raises
-        ------
-        KeyError
-            No running computation of this process has the key.
-        TypeError
-            It cannot be a key, as a list of keys.
-        """
+        """Explain what this process's computations on the cluster wait for; see `Runtime.explain`."""
         running = [record for record in self.records if record.state == RUNNING]
         if key is not None:
             refuse_unhashable(key)
@@ -120,13 +94,7 @@ class ClusterRuntime(Observed):
         return Explanation("\n".join([*lines, *(agents or [reason])]))
 
     def serve(self, *args: Any, **options: Any) -> NoReturn:
-        """Raise an error that names the cluster's own page.
-
-        Raises
-        ------
-        NotImplementedError
-            The cluster's scheduler has the page.
-        """
+        """Raise an error that names the page of the cluster's scheduler."""
         link = str(self._client.dashboard_link or "").removesuffix("/status")
         raise NotImplementedError(
             f"what a cluster does its scheduler shows, at {link or '<its dashboard>'}/mars/: start it as "

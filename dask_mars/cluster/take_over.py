@@ -33,13 +33,7 @@ _VERSION = "dask_mars.version:__version__"
 
 
 class TakenCluster:
-    """A cluster whose workers have become agents; as a context manager it gives them back at the end.
-
-    Parameters
-    ----------
-    client : distributed.Client
-        Of the cluster.
-    """
+    """A cluster whose workers have become agents; as a context manager it gives them back at the end."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

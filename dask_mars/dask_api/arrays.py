@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dask
 
@@ -15,56 +15,24 @@ try:
 except ImportError as _error:
     raise UnknownDask(dask.__version__, str(_error)) from None
 
-if TYPE_CHECKING:
-    from dask.array import reductions
-    from dask.array.chunk import astype, getitem
-    from dask.array.core import (
-        _enforce_dtype,
-        concatenate_axes,
-        concatenate_shaped,
-        finalize,
-        getter,
-        getter_inline,
-        getter_nofancy,
-    )
-    from dask.array.linalg import _wrapped_qr
-    from dask.array.optimization import fuse_slice
-    from dask.array.optimization import optimize as optimize_arrays
-    from dask.array.random import _apply_random_func
-    from dask.array.reductions import (
-        _cumprod_merge,
-        _cumsum_merge,
-        chunk_max,
-        chunk_min,
-        mean_chunk,
-        moment_chunk,
-        nannumel,
-        numel,
-    )
-    from dask.array.routines import _block_hist, _chunk_sum, _matmul
-    from dask.blockwise import Blockwise, _get_coord_mapping, blockwise_token, optimize_blockwise
-    from dask.layers import ArrayChunkShapeDep, ArrayOverlapLayer
-
-    broadcast_trick: Any
-else:
-    # For speed: layers as rows of chunks.
-    optimize_arrays, fuse_slice = optional("dask.array.optimization", "optimize", "fuse_slice")
-    Blockwise, _get_coord_mapping, blockwise_token, optimize_blockwise = optional(
-        "dask.blockwise", "Blockwise", "_get_coord_mapping", "blockwise_token", "optimize_blockwise"
-    )
-    ArrayChunkShapeDep, ArrayOverlapLayer = optional("dask.layers", "ArrayChunkShapeDep", "ArrayOverlapLayer")
-    concatenate_axes, concatenate_shaped = optional("dask.array.core", "concatenate_axes", "concatenate_shaped")
-    # Compared by identity: functions with native programs.
-    finalize, _enforce_dtype, getter, getter_inline, getter_nofancy = optional(
-        "dask.array.core", "finalize", "_enforce_dtype", "getter", "getter_inline", "getter_nofancy"
-    )
-    astype, getitem = optional("dask.array.chunk", "astype", "getitem")
-    broadcast_trick = optional("dask.array.wrap", "_broadcast_trick_inner.func")
-    _wrapped_qr = optional("dask.array.linalg", "_wrapped_qr")
-    _apply_random_func = optional("dask.array.random", "_apply_random_func")
-    _block_hist, _chunk_sum, _matmul = optional("dask.array.routines", "_block_hist", "_chunk_sum", "_matmul")
-    chunk_max, chunk_min, mean_chunk, moment_chunk, nannumel, numel = optional(
-        "dask.array.reductions", "chunk_max", "chunk_min", "mean_chunk", "moment_chunk", "nannumel", "numel"
-    )
-    _cumprod_merge, _cumsum_merge = optional("dask.array.reductions", "_cumprod_merge", "_cumsum_merge")
-    reductions = optional("dask.array", "reductions")
+# For speed: layers as rows of chunks.
+optimize_arrays, fuse_slice = optional("dask.array.optimization", "optimize", "fuse_slice")
+Blockwise, _get_coord_mapping, blockwise_token, optimize_blockwise = optional(
+    "dask.blockwise", "Blockwise", "_get_coord_mapping", "blockwise_token", "optimize_blockwise"
+)
+ArrayChunkShapeDep, ArrayOverlapLayer = optional("dask.layers", "ArrayChunkShapeDep", "ArrayOverlapLayer")
+concatenate_axes, concatenate_shaped = optional("dask.array.core", "concatenate_axes", "concatenate_shaped")
+# Compared by identity: functions with native programs.
+finalize, _enforce_dtype, getter, getter_inline, getter_nofancy = optional(
+    "dask.array.core", "finalize", "_enforce_dtype", "getter", "getter_inline", "getter_nofancy"
+)
+astype, getitem = optional("dask.array.chunk", "astype", "getitem")
+broadcast_trick = optional("dask.array.wrap", "_broadcast_trick_inner.func")
+_wrapped_qr = optional("dask.array.linalg", "_wrapped_qr")
+_apply_random_func = optional("dask.array.random", "_apply_random_func")
+_block_hist, _chunk_sum, _matmul = optional("dask.array.routines", "_block_hist", "_chunk_sum", "_matmul")
+chunk_max, chunk_min, mean_chunk, moment_chunk, nannumel, numel = optional(
+    "dask.array.reductions", "chunk_max", "chunk_min", "mean_chunk", "moment_chunk", "nannumel", "numel"
+)
+_cumprod_merge, _cumsum_merge = optional("dask.array.reductions", "_cumprod_merge", "_cumsum_merge")
+reductions = optional("dask.array", "reductions")

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dask_mars.dask_api import optional
 
-if TYPE_CHECKING:
-    from dask.bag.chunk import barrier
-    from dask.bag.core import collect, groupby, partition, partition_all
-else:
-    # The steps of a shuffle through files, which our store replaces.
-    barrier = optional("dask.bag.chunk", "barrier")
-    collect, groupby, partition, partition_all = optional(
-        "dask.bag.core", "collect", "groupby", "partition", "partition_all"
-    )
+# The steps of a shuffle through files, which our store replaces.
+barrier = optional("dask.bag.chunk", "barrier")
+collect, groupby, partition, partition_all = optional(
+    "dask.bag.core", "collect", "groupby", "partition", "partition_all"
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dask
 
@@ -33,39 +33,24 @@ try:
 except ImportError as _error:
     raise UnknownDask(dask.__version__, str(_error)) from None
 
-if TYPE_CHECKING:
-    from dask._expr import (
-        CompositeExpr,
-        Expr,
-        HLGExpr,
-        HLGFinalizeCompute,
-        ProhibitReuse,
-        _AnnotationsTombstone,
-        _ExprSequence,
-        _HLGExprSequence,
-    )
-    from dask._task_spec import _execute_subgraph
-    from dask.base import collections_to_expr, unpack_collections
-    from dask.delayed import optimize as optimize_delayed
-else:
-    # For speed: expressions are read layer by layer; without these names they become plain tasks.
-    Expr, HLGExpr, HLGFinalizeCompute, _AnnotationsTombstone, _ExprSequence, _HLGExprSequence = optional(
-        "dask._expr",
-        "Expr",
-        "HLGExpr",
-        "HLGFinalizeCompute",
-        "_AnnotationsTombstone",
-        "_ExprSequence",
-        "_HLGExprSequence",
-    )
-    # For speed: collections of several expressions, such as Xarray's datasets.
-    CompositeExpr = optional("dask._expr", "CompositeExpr")
-    # Compared by identity: wrappers of Dask's around tasks.
-    ProhibitReuse = optional("dask._expr", "ProhibitReuse")
-    _execute_subgraph = optional("dask._task_spec", "_execute_subgraph")
-    optimize_delayed = optional("dask.delayed", "optimize")
-    # Needed only for pictures and plans of collections.
-    collections_to_expr, unpack_collections = optional("dask.base", "collections_to_expr", "unpack_collections")
+# For speed: expressions are read layer by layer; without these names they become plain tasks.
+Expr, HLGExpr, HLGFinalizeCompute, _AnnotationsTombstone, _ExprSequence, _HLGExprSequence = optional(
+    "dask._expr",
+    "Expr",
+    "HLGExpr",
+    "HLGFinalizeCompute",
+    "_AnnotationsTombstone",
+    "_ExprSequence",
+    "_HLGExprSequence",
+)
+# For speed: collections of several expressions, such as Xarray's datasets.
+CompositeExpr = optional("dask._expr", "CompositeExpr")
+# Compared by identity: wrappers of Dask's around tasks.
+ProhibitReuse = optional("dask._expr", "ProhibitReuse")
+_execute_subgraph = optional("dask._task_spec", "_execute_subgraph")
+optimize_delayed = optional("dask.delayed", "optimize")
+# Needed only for pictures and plans of collections.
+collections_to_expr, unpack_collections = optional("dask.base", "collections_to_expr", "unpack_collections")
 
 #: Copies of Dask's functions, each with its original, by the copy's id, or by module and qualified name if it is
 #: made at each call. `expressions` fills it.

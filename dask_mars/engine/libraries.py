@@ -137,6 +137,3 @@ class LibraryWatch(MetaPathFinder):
         """Stop watching."""
         with contextlib.suppress(ValueError):
             sys.meta_path.remove(self)
-
-
-__all__ = ["Libraries", "LibraryWatch", "connected"]

@@ -35,10 +35,7 @@ class Receiver:
     """Takes the messages of workers."""
 
     def __init__(
-        self,
-        registry: Registry,
-        holds: Callable[[int, int, Collection[int]], bool],
-        post: Callable[[Event], None],
+        self, registry: Registry, holds: Callable[[int, int, Collection[int]], bool], post: Callable[[Event], None]
     ) -> None:
         self._holds = holds
         self._post = post

@@ -29,40 +29,28 @@ class ComputationTimes(NamedTuple):
 
 @dataclass(slots=True)
 class Recorded:
-    """All data of a page. Times are in seconds since the start.
+    """All data of a page. Times are in seconds since the start."""
 
-    Attributes
-    ----------
-    length_s : float
-        From the start of the first computation to the end of the last one.
-    rows : list of Row
-        Chunks run by each worker, with time and layer.
-    labels : dict
-        Label of each row's worker.
-    layers : dict
-        Costs by the layer's name, in the order of `rows`.
-    computations, happenings, memory, spills
-        Sorted by time.
-    limit_bytes, peak_bytes, spilled_bytes : int
-        Memory limit, peak memory, and bytes written to disk.
-    retried : int
-        Number of tasks that failed and were computed later.
-    dropped : int
-        Number of happenings before the listed ones.
-    """
-
+    #: From the start of the first computation to the end of the last one.
     length_s: float = 0.0
+    #: Chunks run by each worker, with time and layer.
     rows: list[Row] = field(default_factory=list)
+    #: Label of each row's worker.
     labels: Mapping[int, str] = field(default_factory=dict)
+    #: Costs by the layer's name, in the order of `rows`.
     layers: dict[str, LayerCosts] = field(default_factory=dict)
+    #: Sorted by time.
     computations: list[ComputationTimes] = field(default_factory=list)
     happenings: list[Happening] = field(default_factory=list)
     memory: list[MemoryPoint] = field(default_factory=list)
     spills: list[SpillTimes] = field(default_factory=list)
+    #: Memory limit, peak memory, and bytes written to disk.
     limit_bytes: int = 0
     peak_bytes: int = 0
     spilled_bytes: int = 0
+    #: Number of tasks that failed and were computed later.
     retried: int = 0
+    #: Number of happenings before the listed ones.
     dropped: int = 0
 
     @property

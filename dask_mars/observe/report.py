@@ -6,8 +6,8 @@ import contextlib
 import logging
 import os
 import platform
+import secrets
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -87,10 +87,7 @@ class report(Callback):  # type: ignore[misc]  # noqa: N801
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._end("finished" if kind is None else f"ended by {kind.__name__}", kind is not None)
 
@@ -143,22 +140,16 @@ def _write(path: Path, text: str) -> None:
     """Replace a file atomically."""
     if path.is_dir():
         raise IsADirectoryError(f"the report cannot be written to {path}: it is a directory, not a file")
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    except OSError as error:
-        reason = error.strerror or str(error)
-        kind = type(error)
-        raise kind(error.errno, f"the report cannot be written to {path}: {reason}") from None
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(name).chmod(0o666 & ~umask)
-        Path(name).replace(path)
-    except BaseException:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except BaseException as error:
         with contextlib.suppress(OSError):
-            Path(name).unlink()
+            partial.unlink()
+        if isinstance(error, OSError):
+            reason = f"the report cannot be written to {path}: {error.strerror or error}"
+            raise type(error)(error.errno, reason) from None
         raise
 
 

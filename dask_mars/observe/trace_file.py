@@ -181,13 +181,7 @@ def _microseconds(time_s: float) -> float:
 
 
 def _chunk_steps(
-    layer: str,
-    process: int,
-    row: int,
-    id: bytes,
-    chunk: str,
-    stored: int | None,
-    times_s: Times,
+    layer: str, process: int, row: int, id: bytes, chunk: str, stored: int | None, times_s: Times
 ) -> list[str]:
     """Return the events of a chunk and its steps: loading, computing, sealing."""
     graph = decode_subtask_id(id).graph

@@ -179,11 +179,7 @@ def _set_changed_config(module: Any, changed: dict[str, Any]) -> None:
 def _donfig(module: str) -> Setting:
     """Return the row of a library whose `config` is one of donfig's."""
     return Setting(
-        f"{module}.config",
-        lambda found: found.config.config,
-        _set_changed_config,
-        module,
-        carried=_changed_config,
+        f"{module}.config", lambda found: found.config.config, _set_changed_config, module, carried=_changed_config
     )
 
 

@@ -177,9 +177,4 @@ def relocated(ref: ObjectRef, own: int, moved: dict[int, tuple[int, int, int]]) 
         *_, dtype, shape, strides, position, writeable = ref
         return (ref[0], tuple(blocks), dtype, shape, strides, position - shifts[0], writeable)
     _, _, header, parts = ref
-    return (
-        OBJECT,
-        tuple(blocks),
-        header,
-        tuple((index, at - shifts[index], size) for index, at, size in parts),
-    )
+    return (OBJECT, tuple(blocks), header, tuple((index, at - shifts[index], size) for index, at, size in parts))

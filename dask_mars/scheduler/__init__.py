@@ -14,12 +14,6 @@ from typing import Any
 
 
 def dask_setup(scheduler: Any) -> None:
-    """Install our plugins in one of Dask's schedulers. Dask calls this.
-
-    Parameters
-    ----------
-    scheduler : distributed.Scheduler
-        The scheduler.
-    """
+    """Install our plugins in one of Dask's schedulers. Dask calls this."""
     # Users write this package's name, but its code must not import clusters.
     pkgutil.resolve_name("dask_mars.cluster.preload:dask_setup")(scheduler)

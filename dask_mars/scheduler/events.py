@@ -66,7 +66,12 @@ class GraphPlan(Light):
 
 
 @light_dataclass
-class GraphSubmitted(Light):
+class Event(Light):
+    """Something that has happened."""
+
+
+@light_dataclass
+class GraphSubmitted(Event):
     """A graph was submitted."""
 
     graph: int
@@ -74,7 +79,7 @@ class GraphSubmitted(Light):
 
 
 @light_dataclass
-class ChunksFinished(Light):
+class ChunksFinished(Event):
     """A worker computed chunks."""
 
     worker: int
@@ -98,7 +103,7 @@ class ChunksFinished(Light):
 
 
 @light_dataclass
-class ChunkFailed(Light):
+class ChunkFailed(Event):
     """A chunk's computation raised. `final` rules out a retry."""
 
     worker: int
@@ -108,7 +113,7 @@ class ChunkFailed(Light):
 
 
 @light_dataclass
-class ChunksReturned(Light):
+class ChunksReturned(Event):
     """A worker returned chunks that it did not compute; with `to_client` only the user's process can run them."""
 
     worker: int
@@ -118,7 +123,7 @@ class ChunksReturned(Light):
 
 
 @light_dataclass
-class WorkerStarted(Light):
+class WorkerStarted(Event):
     """A worker accepts work; a thread of the user's process (`is_thread`) accepts library code only."""
 
     worker: int
@@ -126,7 +131,7 @@ class WorkerStarted(Light):
 
 
 @light_dataclass
-class WorkerLost(Light):
+class WorkerLost(Event):
     """A worker process died while it ran `running`, if anything."""
 
     # Unless `was_up`, it had begun none of its chunks. With `over_limit` the engine ended it for its memory; with
@@ -140,28 +145,28 @@ class WorkerLost(Light):
 
 
 @light_dataclass
-class WorkerRetired(Light):
+class WorkerRetired(Event):
     """An idle worker ended on request; it has begun none of its chunks."""
 
     worker: int
 
 
 @light_dataclass
-class GraphCancelled(Light):
+class GraphCancelled(Event):
     """The user cancelled the graph."""
 
     graph: int
 
 
 @light_dataclass
-class ResultsTaken(Light):
+class ResultsTaken(Event):
     """The user has a finished graph's results; its data can go."""
 
     graph: int
 
 
 @light_dataclass
-class ResultsPersisted(Light):
+class ResultsPersisted(Event):
     """The user has a finished graph's results; chunks of it stay as objects until `ObjectsReleased`."""
 
     graph: int
@@ -169,7 +174,7 @@ class ResultsPersisted(Light):
 
 
 @light_dataclass
-class ObjectsPut(Light):
+class ObjectsPut(Event):
     """Objects, of the given bytes, entered the store from outside a graph, and stay until `ObjectsReleased`."""
 
     sizes: Mapping[ObjectId, int]
@@ -177,14 +182,14 @@ class ObjectsPut(Light):
 
 
 @light_dataclass
-class ObjectsReleased(Light):
+class ObjectsReleased(Event):
     """The user dropped persisted objects."""
 
     objects: Sequence[ObjectId]
 
 
 @light_dataclass
-class ObjectSpilled(Light):
+class ObjectSpilled(Event):
     """An object was written to disk, or, unless `written`, could not be; it is still in memory."""
 
     # `began_s` and `ended_s` are times on the clock of `time.perf_counter`, both 0 if there was nothing to write.
@@ -197,7 +202,7 @@ class ObjectSpilled(Light):
 
 
 @light_dataclass
-class ChunksRestored(Light):
+class ChunksRestored(Event):
     """A worker put chunks from disk back into the store, as its `Run` asked."""
 
     worker: int
@@ -206,7 +211,7 @@ class ChunksRestored(Light):
 
 
 @light_dataclass
-class MemoryMeasured(Light):
+class MemoryMeasured(Event):
     """The present size and limits of the store, a negative one unchanged; causes nothing before the next event."""
 
     stored_bytes: int
@@ -215,7 +220,7 @@ class MemoryMeasured(Light):
 
 
 @light_dataclass
-class QuotaRequested(Light):
+class QuotaRequested(Event):
     """A worker waits in the middle of a chunk for its memory to grow."""
 
     worker: int
@@ -225,7 +230,7 @@ class QuotaRequested(Light):
 
 
 @light_dataclass
-class PrivateMeasured(Light):
+class PrivateMeasured(Event):
     """Measurements showed workers' memory that they had not asked for."""
 
     # `growths` has graph, chunk and bytes of news; `over_share` has all workers that exceed their share.
@@ -235,12 +240,12 @@ class PrivateMeasured(Light):
 
 
 @light_dataclass
-class WorkersRenewed(Light):
+class WorkersRenewed(Event):
     """No worker holds memory left over from earlier chunks."""
 
 
 @light_dataclass
-class ReservationRequested(Light):
+class ReservationRequested(Event):
     """A caller outside graphs requested bytes of the store."""
 
     reservation: int
@@ -248,47 +253,27 @@ class ReservationRequested(Light):
 
 
 @light_dataclass
-class ReservationReleased(Light):
+class ReservationReleased(Event):
     """A reservation's bytes are in the store, or will not come."""
 
     reservation: int
 
 
 @light_dataclass
-class TimePassed(Light):
+class TimePassed(Event):
     """Time passed without another event."""
-
-
-Event = (
-    GraphSubmitted
-    | ChunksFinished
-    | ChunkFailed
-    | ChunksReturned
-    | WorkerStarted
-    | WorkerLost
-    | WorkerRetired
-    | GraphCancelled
-    | ResultsTaken
-    | ResultsPersisted
-    | ObjectsPut
-    | ObjectsReleased
-    | ObjectSpilled
-    | ChunksRestored
-    | MemoryMeasured
-    | QuotaRequested
-    | PrivateMeasured
-    | WorkersRenewed
-    | ReservationRequested
-    | ReservationReleased
-    | TimePassed
-)
 
 
 # -- instructions ---------------------------------------------------------------------------------------------
 
 
 @light_dataclass
-class Run(Light):
+class Instruction(Light):
+    """Something to do."""
+
+
+@light_dataclass
+class Run(Instruction):
     """Hand chunks of one graph to a worker, in this order."""
 
     # The worker puts `restores` into the store when it reads them from disk, as others need them too. A chunk for
@@ -302,7 +287,7 @@ class Run(Light):
 
 
 @light_dataclass
-class Free(Light):
+class Free(Instruction):
     """Release the data of chunks that have no more readers."""
 
     graph: int
@@ -310,7 +295,7 @@ class Free(Light):
 
 
 @light_dataclass
-class Interrupt(Light):
+class Interrupt(Instruction):
     """Stop a worker's chunks of a graph; with `force`, also the running one."""
 
     worker: int
@@ -319,7 +304,7 @@ class Interrupt(Light):
 
 
 @light_dataclass
-class Offer(Light):
+class Offer(Instruction):
     """Offer a READY chunk to several workers; the first that is free takes it."""
 
     graph: int
@@ -328,7 +313,7 @@ class Offer(Light):
 
 
 @light_dataclass
-class WithdrawOffer(Light):
+class WithdrawOffer(Instruction):
     """Withdraw a chunk from the workers that it was offered to and that have not taken it."""
 
     graph: int
@@ -337,21 +322,21 @@ class WithdrawOffer(Light):
 
 
 @light_dataclass
-class RecallQueued(Light):
+class RecallQueued(Instruction):
     """Recall the queue of a worker that runs a long chunk."""
 
     worker: int
 
 
 @light_dataclass
-class Spill(Light):
+class Spill(Instruction):
     """Write objects to disk, unless they are there or are copies, and keep them in memory until the answer."""
 
     objects: list[ObjectId]
 
 
 @light_dataclass
-class UseSpilled(Light):
+class UseSpilled(Instruction):
     """Release an object's memory: readers, as graph and chunk, use the file, or a new copy if it is a copy."""
 
     object: ObjectId
@@ -359,7 +344,7 @@ class UseSpilled(Light):
 
 
 @light_dataclass
-class UseRestored(Light):
+class UseRestored(Instruction):
     """Read an object from memory again, for a worker has restored it; `read_as` has the other readers."""
 
     object: ObjectId
@@ -368,21 +353,21 @@ class UseRestored(Light):
 
 
 @light_dataclass
-class ForgetObjects(Light):
+class ForgetObjects(Instruction):
     """Release the user's hold on objects; graphs that read them continue to do so."""
 
     objects: list[ObjectId]
 
 
 @light_dataclass
-class ReadAhead(Light):
+class ReadAhead(Instruction):
     """Have the system read objects from disk for the next chunks."""
 
     objects: list[ObjectId]
 
 
 @light_dataclass
-class GrantQuota(Light):
+class GrantQuota(Instruction):
     """Allow a worker's memory to grow by `growth_bytes` while it runs an operand."""
 
     worker: int
@@ -390,7 +375,7 @@ class GrantQuota(Light):
 
 
 @light_dataclass
-class RefuseQuota(Light):
+class RefuseQuota(Instruction):
     """Refuse the growth that a worker waits for; if `is_postponed`, it returns the chunk for a later try."""
 
     worker: int
@@ -401,7 +386,7 @@ class RefuseQuota(Light):
 
 
 @light_dataclass
-class RenewWorkers(Light):
+class RenewWorkers(Instruction):
     """Have workers give back memory left over from earlier chunks, and replace idle ones that do not."""
 
     # Unless `is_strict`, only workers above their share are replaced. `WorkersRenewed` follows.
@@ -410,14 +395,14 @@ class RenewWorkers(Light):
 
 
 @light_dataclass
-class GrantReservation(Light):
+class GrantReservation(Instruction):
     """Answer a request for bytes of the store: they are reserved."""
 
     reservation: int
 
 
 @light_dataclass
-class RefuseReservation(Light):
+class RefuseReservation(Instruction):
     """Answer a request for bytes of the store: they can never be available."""
 
     reservation: int
@@ -426,7 +411,7 @@ class RefuseReservation(Light):
 
 
 @light_dataclass
-class Refuse(Light):
+class Refuse(Instruction):
     """Record that a chunk, or with `is_result` its result alone, needs too many bytes; `FailGraph` follows."""
 
     graph: int
@@ -437,14 +422,14 @@ class Refuse(Light):
 
 
 @light_dataclass
-class FinishGraph(Light):
+class FinishGraph(Instruction):
     """Report to the user that all outputs of the graph are available."""
 
     graph: int
 
 
 @light_dataclass
-class FailGraph(Light):
+class FailGraph(Instruction):
     """Report to the user that the graph failed at `chunk`; `worker_lost` if workers died."""
 
     graph: int
@@ -453,31 +438,7 @@ class FailGraph(Light):
 
 
 @light_dataclass
-class ForgetGraph(Light):
+class ForgetGraph(Instruction):
     """Release everything of the graph: none of its chunks is dispatched."""
 
     graph: int
-
-
-Instruction = (
-    Run
-    | Free
-    | Interrupt
-    | Offer
-    | WithdrawOffer
-    | RecallQueued
-    | Spill
-    | UseSpilled
-    | UseRestored
-    | ForgetObjects
-    | ReadAhead
-    | GrantQuota
-    | RefuseQuota
-    | RenewWorkers
-    | GrantReservation
-    | RefuseReservation
-    | Refuse
-    | FinishGraph
-    | FailGraph
-    | ForgetGraph
-)

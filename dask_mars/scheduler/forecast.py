@@ -10,18 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dask_mars.scheduler.events import (
-    CLIENT,
-    ChunksFinished,
-    ChunksRestored,
-    FailGraph,
-    Free,
-    GraphPlan,
-    Instruction,
-    ObjectSpilled,
-    Refuse,
-    UseSpilled,
-)
+from dask_mars.scheduler import events
 from dask_mars.scheduler.machine import Parameters
 from dask_mars.scheduler.objects import ObjectId
 from dask_mars.scheduler.virtual import GRAPH, VirtualRun
@@ -61,7 +50,7 @@ class Forecast(NamedTuple):
 
 
 def forecast(
-    plan: GraphPlan,
+    plan: events.GraphPlan,
     size_of: Callable[[int], ChunkSize],
     num_workers: int,
     store_limit: int,
@@ -76,7 +65,9 @@ def forecast(
 class _Course(VirtualRun):
     """One simulation with memory."""
 
-    def __init__(self, plan: GraphPlan, size_of: Callable[[int], ChunkSize], parameters: Parameters) -> None:
+    def __init__(
+        self, plan: events.GraphPlan, size_of: Callable[[int], ChunkSize], parameters: Parameters
+    ) -> None:
         super().__init__(plan, parameters)
         self._size_of = size_of
         #: Worker and bytes of each result in memory.
@@ -96,7 +87,7 @@ class _Course(VirtualRun):
     def run(self) -> Forecast:
         """Run the simulation to its end."""
         for chunk, size_bytes in self.plan.copied_bytes.items():
-            self._add(chunk, CLIENT, size_bytes)
+            self._add(chunk, events.CLIENT, size_bytes)
         self.submit()
         # The machine has forgotten a graph that it has refused.
         while self._refused is None and not self.machine.is_done(GRAPH) and self.step():
@@ -104,17 +95,17 @@ class _Course(VirtualRun):
         spilled = sum(self._written.values())
         return Forecast(self._most_bytes, sum(self._most_used.values()), spilled, self._written, self._refused)
 
-    def write(self, object: ObjectId) -> ObjectSpilled:
+    def write(self, object: ObjectId) -> events.ObjectSpilled:
         size_bytes = self._size_of(object[1]).stored_bytes
         self._written.setdefault(object[1], size_bytes)
-        return ObjectSpilled(object, size_bytes)
+        return events.ObjectSpilled(object, size_bytes)
 
     def begin(self, worker: int, chunk: int, restores: list[int]) -> float:
         size = self._size_of(chunk)
         for source in restores:
             self._add(source, worker, self._size_of(source).stored_bytes)
         if restores:
-            self.post(ChunksRestored(worker, GRAPH, restores))
+            self.post(events.ChunksRestored(worker, GRAPH, restores))
         if size.owner is None:
             self._add(chunk, worker, size.stored_bytes, is_begun=True)
         else:
@@ -124,23 +115,23 @@ class _Course(VirtualRun):
         read = sum([self._size_of(source).stored_bytes for source in set(self.plan.inputs[chunk])])
         return _CHUNK_S + _BYTE_S * (read + size.fresh_bytes + size.working_bytes)
 
-    def end(self, worker: int, chunk: int, duration_s: float) -> ChunksFinished:
+    def end(self, worker: int, chunk: int, duration_s: float) -> events.ChunksFinished:
         size = self._size_of(chunk)
         self._take(worker, -size.working_bytes)
         self.stored_bytes += size.fresh_bytes
         stored, fresh = size.stored_bytes, size.fresh_bytes
         sizes, freshly = ({chunk: stored}, {chunk: fresh}) if stored else ({}, {})
         peaks = {chunk: size.working_bytes + fresh} if size.working_bytes else {}
-        return ChunksFinished(worker, GRAPH, (chunk,), (duration_s,), sizes, freshly, peaks)
+        return events.ChunksFinished(worker, GRAPH, (chunk,), (duration_s,), sizes, freshly, peaks)
 
-    def carry_out(self, instruction: Instruction) -> None:
+    def carry_out(self, instruction: events.Instruction) -> None:
         super().carry_out(instruction)
-        if isinstance(instruction, Free):
+        if isinstance(instruction, events.Free):
             for chunk in instruction.chunks:
                 self._drop(chunk)
-        elif isinstance(instruction, UseSpilled):
+        elif isinstance(instruction, events.UseSpilled):
             self._drop(instruction.object[1])
-        elif isinstance(instruction, FailGraph | Refuse):
+        elif isinstance(instruction, events.FailGraph | events.Refuse):
             self._refused = instruction.chunk
 
     # -- memory -----------------------------------------------------------------------------------------------
@@ -157,7 +148,7 @@ class _Course(VirtualRun):
         if self._views[chunk]:
             self._outlived.add(chunk)
             return
-        worker, size_bytes = self._held.pop(chunk, (CLIENT, 0))
+        worker, size_bytes = self._held.pop(chunk, (events.CLIENT, 0))
         self._take(worker, -size_bytes)
         self.stored_bytes -= size_bytes
         owner = self._owners.pop(chunk, None)

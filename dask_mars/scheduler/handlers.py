@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from dask_mars.scheduler import events
 from dask_mars.scheduler.bookkeeping import (
     CANCELLED,
     CANCELLING,
@@ -23,41 +24,6 @@ from dask_mars.scheduler.bookkeeping import (
     Graph,
 )
 from dask_mars.scheduler.dispatch import Dispatcher
-from dask_mars.scheduler.events import (
-    CLIENT,
-    ChunkFailed,
-    ChunksFinished,
-    ChunksRestored,
-    ChunksReturned,
-    Event,
-    FailGraph,
-    FinishGraph,
-    ForgetGraph,
-    ForgetObjects,
-    Free,
-    GraphCancelled,
-    GraphSubmitted,
-    Instruction,
-    Interrupt,
-    ObjectSpilled,
-    ObjectsPut,
-    ObjectsReleased,
-    PrivateMeasured,
-    QuotaRequested,
-    RecallQueued,
-    Refuse,
-    ReservationReleased,
-    ReservationRequested,
-    ResultsPersisted,
-    ResultsTaken,
-    TimePassed,
-    UseRestored,
-    UseSpilled,
-    WorkerLost,
-    WorkerRetired,
-    WorkersRenewed,
-    WorkerStarted,
-)
 from dask_mars.scheduler.parameters import Parameters
 from dask_mars.scheduler.policies import POLICIES
 
@@ -68,7 +34,7 @@ class Handlers:
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
         self.graphs: dict[int, Graph] = {}
-        self.out: list[Instruction] = []
+        self.out: list[events.Instruction] = []
         self.dispatcher = Dispatcher(parameters, self.graphs, self.out.append)
         self._workforce = self.dispatcher.workforce
         self._memory = self.dispatcher.admission.memory
@@ -79,7 +45,7 @@ class Handlers:
         #: Time at which a failed disk is tried again.
         self._disk_due_s = math.inf
 
-    def apply(self, event: Event, now_s: float) -> None:
+    def apply(self, event: events.Event, now_s: float) -> None:
         """Apply one event, and the timers that are due."""
         self._now_s = self._workforce.now_s = now_s
         _HANDLERS[type(event)](self, event)
@@ -96,7 +62,7 @@ class Handlers:
 
     # -- events -----------------------------------------------------------------------------------------------
 
-    def _graph_submitted(self, event: GraphSubmitted) -> None:
+    def _graph_submitted(self, event: events.GraphSubmitted) -> None:
         plan = event.plan
         parameters = self._parameters
         limit = plan.worker_limit or parameters.num_workers
@@ -126,9 +92,9 @@ class Handlers:
         for chunk in finished:
             graph.after_finish(chunk)
         if not graph.unfinished_outputs:
-            self.out.append(FinishGraph(graph.id))
+            self.out.append(events.FinishGraph(graph.id))
 
-    def _chunks_finished(self, event: ChunksFinished) -> None:
+    def _chunks_finished(self, event: events.ChunksFinished) -> None:
         graph = self.graphs.get(event.graph)
         if graph is None:
             return
@@ -139,20 +105,20 @@ class Handlers:
             if graph.objects:
                 for chunk in freed:
                     self._objects.remove_reader(graph, chunk)
-            self.out.append(Free(graph.id, freed))
+            self.out.append(events.Free(graph.id, freed))
         if outputs_before and not graph.unfinished_outputs and not graph.stopping:
-            self.out.append(FinishGraph(graph.id))
+            self.out.append(events.FinishGraph(graph.id))
         self._maybe_forget(graph)
 
     def _take_back(self, worker: int, graph: Graph, chunks: Sequence[int]) -> None:
         """Take chunks that a worker has reported."""
-        if worker != CLIENT:
+        if worker != events.CLIENT:
             self._workforce.record_report(worker)
         self.dispatcher.remove_from_worker(worker, graph, chunks)
 
-    def _learn(self, graph: Graph, event: ChunksFinished) -> None:
+    def _learn(self, graph: Graph, event: events.ChunksFinished) -> None:
         """Record the durations, the sizes and the makers of chunks."""
-        if event.worker == CLIENT:
+        if event.worker == events.CLIENT:
             graph.client.learn(event.durations_s)
             self._objects.add_copies(graph, event.sizes)
         else:
@@ -191,7 +157,7 @@ class Handlers:
                 freed.append(chunk)
         return freed
 
-    def _chunk_failed(self, event: ChunkFailed) -> None:
+    def _chunk_failed(self, event: events.ChunkFailed) -> None:
         graph = self.graphs.get(event.graph)
         if graph is None:
             return
@@ -218,7 +184,7 @@ class Handlers:
         delay = min(parameters.retry_delay_s * 2.0 ** min(attempt - 1, 60), parameters.retry_delay_limit_s)
         heapq.heappush(self.delayed, (self._now_s + delay, graph.id, chunk))
 
-    def _chunks_returned(self, event: ChunksReturned) -> None:
+    def _chunks_returned(self, event: events.ChunksReturned) -> None:
         graph = self.graphs.get(event.graph)
         if graph is None:
             return
@@ -233,11 +199,11 @@ class Handlers:
                 graph.push(chunk)
         self._maybe_forget(graph)
 
-    def _worker_started(self, event: WorkerStarted) -> None:
+    def _worker_started(self, event: events.WorkerStarted) -> None:
         self._workforce.start(event.worker, event.is_thread)
         self._memory.changed.add(event.worker)
 
-    def _worker_lost(self, event: WorkerLost) -> None:
+    def _worker_lost(self, event: events.WorkerLost) -> None:
         dispatched = self.dispatcher.remove_worker(event.worker)
         for id, chunk in dispatched:
             graph = self.graphs[id]
@@ -268,11 +234,11 @@ class Handlers:
             if id in self.graphs:
                 self._maybe_forget(self.graphs[id])
 
-    def _worker_retired(self, event: WorkerRetired) -> None:
+    def _worker_retired(self, event: events.WorkerRetired) -> None:
         # It begins none of the chunks that it may still have.
-        self._worker_lost(WorkerLost(event.worker, None, was_up=False))
+        self._worker_lost(events.WorkerLost(event.worker, None, was_up=False))
 
-    def _graph_cancelled(self, event: GraphCancelled) -> None:
+    def _graph_cancelled(self, event: events.GraphCancelled) -> None:
         graph = self.graphs.get(event.graph)
         if graph is None:
             return
@@ -280,7 +246,7 @@ class Handlers:
         self._stop(graph, force=True)
         self._maybe_forget(graph)
 
-    def _results_taken(self, event: ResultsTaken) -> None:
+    def _results_taken(self, event: events.ResultsTaken) -> None:
         graph = self.graphs.get(event.graph)
         if graph is None:
             return
@@ -290,20 +256,20 @@ class Handlers:
             self._stop(graph, force=False)
         self._maybe_forget(graph)
 
-    def _results_persisted(self, event: ResultsPersisted) -> None:
+    def _results_persisted(self, event: events.ResultsPersisted) -> None:
         for chunk in event.chunks:
             self._objects.persist((event.graph, chunk))
-        self._results_taken(ResultsTaken(event.graph))
+        self._results_taken(events.ResultsTaken(event.graph))
 
-    def _objects_put(self, event: ObjectsPut) -> None:
+    def _objects_put(self, event: events.ObjectsPut) -> None:
         for id, size_bytes in event.sizes.items():
             self._objects.persist(id, size_bytes, id in event.map_outputs)
 
-    def _objects_released(self, event: ObjectsReleased) -> None:
+    def _objects_released(self, event: events.ObjectsReleased) -> None:
         if released := [id for id in event.objects if self._objects.release(id)]:
-            self.out.append(ForgetObjects(released))
+            self.out.append(events.ForgetObjects(released))
 
-    def _object_spilled(self, event: ObjectSpilled) -> None:
+    def _object_spilled(self, event: events.ObjectSpilled) -> None:
         self._memory.spill_ended(event.size_bytes)
         found = self._objects.get(event.object)
         if not event.written:
@@ -318,9 +284,9 @@ class Handlers:
             self._objects.moved_to_disk(found)
             # The instruction below frees these bytes; until the next measurement this estimate holds.
             self._memory.stored_bytes -= found.size_bytes
-            self.out.append(UseSpilled(found.id, found.read_as()))
+            self.out.append(events.UseSpilled(found.id, found.read_as()))
 
-    def _chunks_restored(self, event: ChunksRestored) -> None:
+    def _chunks_restored(self, event: events.ChunksRestored) -> None:
         graph = self.graphs[event.graph]
         for chunk in event.chunks:
             found, restored = graph.objects[chunk], (graph.id, chunk)
@@ -331,27 +297,27 @@ class Handlers:
                     self._memory.consume_reservation(graph.id, successor, found.size_bytes)
             others = [place for place in found.read_as() if place != restored]
             if others or found.is_persisted:
-                self.out.append(UseRestored(found.id, restored, others))
+                self.out.append(events.UseRestored(found.id, restored, others))
 
-    def _quota_requested(self, event: QuotaRequested) -> None:
+    def _quota_requested(self, event: events.QuotaRequested) -> None:
         graph = self.graphs.get(event.graph)
         worker = self._workforce.by_id.get(event.worker)
         if graph is not None and worker is not None and (event.graph, event.chunk) in worker.dispatched:
             self.dispatcher.quotas.request(event.worker, graph, event.chunk, event.growth_bytes)
 
-    def _private_measured(self, event: PrivateMeasured) -> None:
+    def _private_measured(self, event: events.PrivateMeasured) -> None:
         self.dispatcher.quotas.learn_private(event.growths)
         for id in event.over_share:
             worker = self._workforce.by_id.get(id)
             if worker is not None and id not in self._workforce.over_share and len(worker.dispatched) > 1:
                 # Other workers can begin the queued chunks.
-                self.out.append(RecallQueued(id))
+                self.out.append(events.RecallQueued(id))
         self._workforce.set_over_share(event.over_share)
 
-    def _workers_renewed(self, event: WorkersRenewed) -> None:
+    def _workers_renewed(self, event: events.WorkersRenewed) -> None:
         self.dispatcher.quotas.is_renewed = True
 
-    def refuse(self, refusal: Refuse) -> None:
+    def refuse(self, refusal: events.Refuse) -> None:
         """Fail a graph, of which one chunk needs more memory than there can be."""
         self.out.append(refusal)
         self._fail(self.graphs[refusal.graph], refusal.chunk, worker_lost=False)
@@ -373,7 +339,7 @@ class Handlers:
                     # The dependent stands in a queue, and will be returned.
                     behind.add(successor)
                     stack.append(successor)
-        self.out.append(FailGraph(graph.id, chunk, worker_lost))
+        self.out.append(events.FailGraph(graph.id, chunk, worker_lost))
         # As under Dask's threads, other running chunks may finish, though nothing waits for them.
         self._stop(graph, force=False)
         graph.results_taken = not graph.plan.keeps_data_on_failure
@@ -392,7 +358,7 @@ class Handlers:
             elif current == RUNNING:
                 graph.move(chunk, CANCELLING)
         for worker in sorted({worker for held in graph.holders.values() for worker in held.values()}):
-            self.out.append(Interrupt(worker, graph.id, force))
+            self.out.append(events.Interrupt(worker, graph.id, force))
 
     def _maybe_forget(self, graph: Graph) -> None:
         """Forget a graph that the user is done with once none of its chunks is dispatched."""
@@ -401,30 +367,30 @@ class Handlers:
             self._objects.forget_reader(graph)
             graph.forget_policy()
             self.dispatcher.quotas.forget()
-            self.out.append(ForgetGraph(graph.id))
+            self.out.append(events.ForgetGraph(graph.id))
 
 
 _HANDLERS: dict[type[Any], Callable[[Handlers, Any], None]] = {
-    GraphSubmitted: Handlers._graph_submitted,
-    ChunksFinished: Handlers._chunks_finished,
-    ChunkFailed: Handlers._chunk_failed,
-    ChunksReturned: Handlers._chunks_returned,
-    WorkerStarted: Handlers._worker_started,
-    WorkerLost: Handlers._worker_lost,
-    WorkerRetired: Handlers._worker_retired,
-    GraphCancelled: Handlers._graph_cancelled,
-    ResultsTaken: Handlers._results_taken,
-    ResultsPersisted: Handlers._results_persisted,
-    ObjectsPut: Handlers._objects_put,
-    ObjectsReleased: Handlers._objects_released,
-    ObjectSpilled: Handlers._object_spilled,
-    ChunksRestored: Handlers._chunks_restored,
-    QuotaRequested: Handlers._quota_requested,
-    PrivateMeasured: Handlers._private_measured,
-    WorkersRenewed: Handlers._workers_renewed,
-    ReservationRequested: lambda self, event: self.dispatcher.admission.request(
+    events.GraphSubmitted: Handlers._graph_submitted,
+    events.ChunksFinished: Handlers._chunks_finished,
+    events.ChunkFailed: Handlers._chunk_failed,
+    events.ChunksReturned: Handlers._chunks_returned,
+    events.WorkerStarted: Handlers._worker_started,
+    events.WorkerLost: Handlers._worker_lost,
+    events.WorkerRetired: Handlers._worker_retired,
+    events.GraphCancelled: Handlers._graph_cancelled,
+    events.ResultsTaken: Handlers._results_taken,
+    events.ResultsPersisted: Handlers._results_persisted,
+    events.ObjectsPut: Handlers._objects_put,
+    events.ObjectsReleased: Handlers._objects_released,
+    events.ObjectSpilled: Handlers._object_spilled,
+    events.ChunksRestored: Handlers._chunks_restored,
+    events.QuotaRequested: Handlers._quota_requested,
+    events.PrivateMeasured: Handlers._private_measured,
+    events.WorkersRenewed: Handlers._workers_renewed,
+    events.ReservationRequested: lambda self, event: self.dispatcher.admission.request(
         event.reservation, event.size_bytes
     ),
-    ReservationReleased: lambda self, event: self.dispatcher.admission.release(event.reservation),
-    TimePassed: lambda handlers, event: None,
+    events.ReservationReleased: lambda self, event: self.dispatcher.admission.release(event.reservation),
+    events.TimePassed: lambda handlers, event: None,
 }

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
@@ -18,9 +17,11 @@ from dask_mars.scheduler.parameters import Parameters
 
 #: Version of the format: logs of other versions are refused.
 VERSION = 1
+_KINDS = (Event, Instruction, GraphPlan, Parameters)
 _RECORDS: dict[str, Any] = {
     record.__name__: record
-    for record in (*typing.get_args(events.Event), *typing.get_args(events.Instruction), GraphPlan, Parameters)
+    for record in (*vars(events).values(), Parameters)
+    if isinstance(record, type) and issubclass(record, _KINDS)
 }
 
 

@@ -9,19 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 
-from dask_mars.scheduler.events import (
-    CLIENT,
-    Event,
-    GraphPlan,
-    GraphSubmitted,
-    Instruction,
-    MemoryMeasured,
-    ObjectSpilled,
-    Run,
-    Spill,
-    TimePassed,
-    WorkerStarted,
-)
+from dask_mars.scheduler import events
 from dask_mars.scheduler.machine import Machine, Parameters
 from dask_mars.scheduler.objects import ObjectId
 
@@ -31,7 +19,7 @@ GRAPH = 1
 class VirtualRun:
     """The computation of one graph by workers that are there from the start."""
 
-    def __init__(self, plan: GraphPlan, parameters: Parameters) -> None:
+    def __init__(self, plan: events.GraphPlan, parameters: Parameters) -> None:
         self.plan = plan
         self.parameters = parameters
         self.machine = Machine(parameters)
@@ -50,19 +38,19 @@ class VirtualRun:
         """Begin a chunk; return its duration in seconds. For the derived class."""
         raise NotImplementedError
 
-    def end(self, worker: int, chunk: int, duration_s: float) -> Event:
+    def end(self, worker: int, chunk: int, duration_s: float) -> events.Event:
         """End a chunk; return the worker's report. For the derived class."""
         raise NotImplementedError
 
-    def write(self, object: ObjectId) -> ObjectSpilled:
+    def write(self, object: ObjectId) -> events.ObjectSpilled:
         """Write an object; return the disk's report. For derived classes with limits."""
         raise NotImplementedError
 
     def submit(self) -> None:
         """Start the workers and submit the graph."""
         for worker in range(self.parameters.num_workers):
-            self.post(WorkerStarted(worker))
-        self.post(GraphSubmitted(GRAPH, self.plan))
+            self.post(events.WorkerStarted(worker))
+        self.post(events.GraphSubmitted(GRAPH, self.plan))
 
     @property
     def is_running(self) -> bool:
@@ -78,12 +66,12 @@ class VirtualRun:
         elif self._running:
             self.now_s, _, worker, chunk, duration_s = heapq.heappop(self._running)
             report = self.end(worker, chunk, duration_s)
-            if worker != CLIENT:
+            if worker != events.CLIENT:
                 self._continue(worker)
             self.post(report)
         elif due_s is not None:
             self.now_s = max(self.now_s, due_s)
-            self.post(TimePassed())
+            self.post(events.TimePassed())
         else:
             return False
         return True
@@ -104,29 +92,31 @@ class VirtualRun:
             self._continue(worker)
         return entry[3]
 
-    def post(self, event: Event) -> None:
+    def post(self, event: events.Event) -> None:
         """Have the machine handle an event, and carry out its instructions."""
         if self.stored_bytes != self._told_bytes:
             self._told_bytes, parameters = self.stored_bytes, self.parameters
             limit = parameters.store_limit or 0
-            self.machine.handle(MemoryMeasured(self.stored_bytes, limit, parameters.memory_limit), self.now_s)
+            self.machine.handle(
+                events.MemoryMeasured(self.stored_bytes, limit, parameters.memory_limit), self.now_s
+            )
         for instruction in self.machine.handle(event, self.now_s):
             self.carry_out(instruction)
 
-    def carry_out(self, instruction: Instruction) -> None:
+    def carry_out(self, instruction: events.Instruction) -> None:
         """Carry out one instruction."""
-        if isinstance(instruction, Run):
+        if isinstance(instruction, events.Run):
             restores = set(instruction.restores)
             queue = self._queues.setdefault(instruction.worker, deque())
             for chunk in instruction.chunks:
                 entry = chunk, sorted(restores.intersection(self.plan.inputs[chunk]))
-                if instruction.worker == CLIENT:
-                    self._start(CLIENT, *entry)
+                if instruction.worker == events.CLIENT:
+                    self._start(events.CLIENT, *entry)
                     continue
                 queue.append(entry)
                 if len(queue) == 1:
                     self._start(instruction.worker, *entry)
-        elif isinstance(instruction, Spill):
+        elif isinstance(instruction, events.Spill):
             self._spills += instruction.objects
 
     def _continue(self, worker: int) -> None:

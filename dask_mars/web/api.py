@@ -98,7 +98,7 @@ PARAMETERS: Mapping[str, Any] = {
     "layer": Annotated[str, "The blocks of this layer, rather than all layers."],
     "key": Annotated[str, "Why this chunk is not computed."],
     "format": Annotated[
-        Literal["pickle", "npy", "json", "arrow"], "For links: goes before what is accepted by the header."
+        Literal["pickle", "npy", "json"], "For links: goes before what is accepted by the header."
     ],
     "Range": Annotated[str, "One range of bytes."],
     "X-Dask-Mars": Annotated[Literal["1"], "Needed with a cookie."],

@@ -74,14 +74,7 @@ class Service:
         Ctrl-C cancels the computation. If this process is killed, the computation goes on, and its result can be
         fetched.
 
-        Parameters
-        ----------
-        dsk : mapping or Dask expression
-            The graph.
-        keys : key or nested list of keys
-            What to compute.
-        **options
-            ``num_workers`` and ``retries``, as `dask_mars.get` takes them, and ``name``. Others are ignored.
+        Of the options of `dask_mars.get` it takes ``num_workers`` and ``retries``, and ``name`` besides.
 
         Raises
         ------
@@ -105,19 +98,8 @@ class Service:
     ) -> RemoteComputation:
         """Compute a Dask collection in the service, without waiting.
 
-        Parameters
-        ----------
-        x : Dask collection
-            The collection, or lists, dicts and tuples of collections.
-        name : str, optional
-            Name for lists and pages.
-        num_workers, retries : int, optional
-            As for `dask_mars.get`.
-
-        Returns
-        -------
-        RemoteComputation
-            Its ``id`` finds it again from any process: ``service.computation(id)``.
+        It takes lists, dicts and tuples of collections, too, a name for lists and pages, and options of
+        `dask_mars.get`. The ``id`` of what it returns finds it again in any process: ``service.computation(id)``.
 
         Raises
         ------
@@ -234,18 +216,7 @@ class RemoteComputation:
         return float(chunks["finished"] / chunks["total"]) if chunks["total"] else 0.0
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is over, however it ends.
-
-        Parameters
-        ----------
-        timeout : float, optional
-            Longest wait, in seconds. Default: no limit, while the service is reachable.
-
-        Returns
-        -------
-        bool
-            Whether it is over.
-        """
+        """Wait until it is over, for at most a number of seconds; return whether it is."""
         deadline = None if timeout is None else time.monotonic() + timeout
         summary = self.summary()
         while summary["state"] not in OVER:
@@ -256,23 +227,12 @@ class RemoteComputation:
         return True
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait for the result, and fetch it.
-
-        Parameters
-        ----------
-        timeout : float, optional
-            Longest wait, in seconds.
+        """Wait for the result, and fetch it, as `Computation.result` does.
 
         Raises
         ------
-        TimeoutError
-            It is not over yet.
-        Cancelled
-            It was cancelled.
         ServiceError
             Its status is 410 if the service has not kept the result.
-        Exception
-            Any exception of a task.
         """
         if not self.wait(timeout):
             raise TimeoutError(f"computation {self.id} is not over after {timeout} s")

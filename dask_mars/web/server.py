@@ -190,15 +190,7 @@ def serve(
             facts = {"url": url, "token": security.token, "view_token": security.view_token, "pid": os.getpid()}
             write_connection_file(Path(connection_file).absolute(), facts)
             files.append(Path(connection_file).absolute())
-        return Server(
-            monitor,
-            [bound],
-            security,
-            url,
-            behind_proxy=behind_proxy,
-            files=files,
-            on_close=on_close,
-        )
+        return Server(monitor, [bound], security, url, behind_proxy=behind_proxy, files=files, on_close=on_close)
     except BaseException:
         bound.close()
         for file in files:

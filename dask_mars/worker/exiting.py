@@ -41,6 +41,3 @@ def _destroy_others(modules: Mapping[str, ModuleType]) -> None:
     gc.collect()
     for space in spaces:
         space.clear()
-
-
-__all__ = ["end_process"]

@@ -45,6 +45,3 @@ def made_fast(operand: Operand) -> Operand:
 def _is_elementwise(function: Any) -> bool:
     """Return whether a function may be part of an expression."""
     return type(function) is np.ufunc or attribute(function, "__module__") == "_operator"
-
-
-__all__ = ["made_fast"]

@@ -43,6 +43,3 @@ def _exit_code(code: object) -> int:
         return code & 0xFF
     print(code, file=sys.stderr)
     return 1
-
-
-__all__ = ["exit_process", "restore_streams"]

@@ -73,25 +73,7 @@ class _Sums:
     def reduce(
         self, name: str, groups: Any, array: _Array, *, size: int, dtype: Any, fill_value: Any, **options: Any
     ) -> Any:
-        """Return a reduction of an array along its last axis, with the signature of flox's engines.
-
-        Parameters
-        ----------
-        name : str
-            The reduction.
-        groups : ndarray of int
-            Group of each step along the last axis.
-        array : ndarray
-            The numbers.
-        size : int
-            Number of groups.
-        dtype : dtype
-            Dtype of the result.
-        fill_value : object
-            Value of groups without numbers.
-        **options : object
-            Further options of flox.
-        """
+        """Return a reduction of an array along its last axis, with the signature of flox's engines."""
         if self._array is not array:
             self._look_at(groups, array, size)
         if self._are_slices and not options and not fill_value and fill_value is not None:
@@ -198,6 +180,3 @@ def _is_addable(value: Any) -> bool:
         and value.shape[-2] == 1
         and (value.dtype.kind == "f" or value.dtype in (np.int64, np.uint64))
     )
-
-
-__all__ = ["grouped_sums"]

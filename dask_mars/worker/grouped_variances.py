@@ -66,6 +66,3 @@ def _sums_and_counts(frame: Any, by: tuple[str, ...], options: dict[str, Any]) -
     counts = groups[columns].count().rename(columns=lambda label: (label, "-count"))
     squared = groups[list(squares.columns)].sum().set_axis(sums.columns, axis=1)
     return pandas.concat([sums, squared.rename(columns=lambda label: (label, "-x2")), counts], axis=1)
-
-
-__all__ = ["grouped_variances"]

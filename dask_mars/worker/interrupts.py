@@ -27,17 +27,9 @@ _FINALIZER = "__del__"
 
 
 def is_in_task(frame: FrameType | None, caller: CodeType, whole: Collection[CodeType]) -> bool:
-    """Return whether a frame belongs to a task, so that no operation of the worker's own is half done.
-
-    Parameters
-    ----------
-    frame : frame, optional
-        Current frame of the main thread.
-    caller : code
-        Code of the function that runs operands. Its own steps before and after are not the task.
-    whole : collection of code
-        Code of the worker's own functions that tasks call.
-    """
+    """Return whether a frame belongs to a task, so that no operation of the worker's own is half done."""
+    # `caller` is the function that runs operands: its own steps before and after are not the task. `whole` are the
+    # worker's own functions that tasks call.
     called = None
     while frame is not None:
         code = frame.f_code

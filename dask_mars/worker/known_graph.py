@@ -61,6 +61,3 @@ def is_source(value: Any) -> bool:
         and not hasattr(kind, "__array_function__")
         and not issubclass(kind, np.generic)
     )
-
-
-__all__ = ["KnownGraph", "is_source"]

@@ -61,6 +61,3 @@ def has_shared_state() -> bool:
 def _open_descriptors() -> set[str]:
     # The one of the listing itself is the same each time.
     return set(os.listdir("/proc/self/fd"))  # noqa: PTH208
-
-
-__all__ = ["has_shared_state", "load", "silence"]

@@ -70,13 +70,7 @@ class WorkerProcess:
         self._surroundings = surroundings or Surroundings()
         self._trimmer = trimmer or Trimmer(store)
         self._runner = ChunkRunner(
-            store,
-            self._outbox,
-            part,
-            self._surroundings,
-            self._trimmer,
-            overflow,
-            self.flush_s,
+            store, self._outbox, part, self._surroundings, self._trimmer, overflow, self.flush_s
         )
         self._last_look = 0.0
         #: Whether an interruption hit a section that must not be interrupted.

@@ -18,19 +18,7 @@ from dask_mars.store.reader import still_used
 
 
 class Outbox:
-    """Sends messages, and collects results into batches while no reader is likely to wait.
-
-    Attributes
-    ----------
-    outgoing : list of ToEngine
-        Messages that go out with the next flush.
-    finished : dict
-        Computed and unreported chunks, by graph.
-    flushed_s : float
-        Time of the last flush.
-    retained : list
-        Blocks with remaining references after their task.
-    """
+    """Sends messages, and collects results into batches while no reader is likely to wait."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -42,9 +30,13 @@ class Outbox:
         self._late: deque[ToEngine] = deque()
         self._thread = threading.get_ident()
         self._flushing = False
+        #: Messages that go out with the next flush.
         self.outgoing: list[ToEngine] = []
+        #: Computed and unreported chunks, by graph.
         self.finished: dict[int, Finished] = {}
+        #: Time of the last flush.
         self.flushed_s = 0.0
+        #: Blocks with remaining references after their task.
         self.retained: list[tuple[Block, Bytes]] = []
 
     def batch(self, graph: int) -> Finished:
@@ -173,6 +165,3 @@ class OutputStream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._original, name)
-
-
-__all__ = ["Outbox", "OutputStream"]

@@ -47,6 +47,3 @@ class _NativeReader:
         except (OSError, ValueError):
             pass
         return self._reader(part)
-
-
-__all__ = ["native_reads"]

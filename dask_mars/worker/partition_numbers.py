@@ -72,6 +72,3 @@ def _columns(pandas: Any, frame: Any, index: Any, meta: Any) -> dict[str, Any] |
 
 def _is_number(dtype: Any) -> bool:
     return isinstance(dtype, np.dtype) and dtype.kind in "iuf"
-
-
-__all__ = ["partition_numbers"]

@@ -106,6 +106,3 @@ def load_what_arrays_need() -> None:
     """Import the modules that the first operand of an array would wait for."""
     load_dask_array()
     importlib.import_module("dask_mars.expressions.rewrite")
-
-
-__all__ = ["load_dask_array", "load_dask_array_alone", "load_what_arrays_need"]

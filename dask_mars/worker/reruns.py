@@ -85,6 +85,3 @@ def _says(pattern: re.Pattern[str], error: BaseException) -> bool:
         return bool(pattern.search(str(error)))
     except Exception:
         return False
-
-
-__all__ = ["is_about_file_lock", "is_about_main", "is_about_memory", "is_about_writing"]

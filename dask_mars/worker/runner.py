@@ -52,23 +52,7 @@ class _ReturnChunk(BaseException):
 
 
 class ChunkRunner:
-    """Runs chunks of one worker.
-
-    Attributes
-    ----------
-    functions : FunctionRegistry
-        Functions by the ids that operands have for them.
-    timed : bool
-        Whether a listener asks for the steps of operands.
-    running : tuple of int
-        Graph and chunk that run, (-1, -1) for none.
-    interrupted : tuple of int or None
-        Graph and chunk of the last interruption. A task is interrupted once, so that it can clean up.
-    is_forked : bool
-        Whether this process was forked by a task.
-    streams : tuple of OutputStream
-        Streams for the tasks' output. The end of a task flushes an incomplete line.
-    """
+    """Runs chunks of one worker."""
 
     def __init__(
         self,
@@ -86,16 +70,22 @@ class ChunkRunner:
         self._overflow = overflow
         #: Maximum duration of an operand whose result may wait for others in a batch, in seconds.
         self._fast_s = fast_s
+        #: Functions by the ids that operands have for them.
         self.functions = FunctionRegistry()
+        #: Whether a listener asks for the steps of operands.
         self.timed = False
         #: Time at which the present operand had loaded its inputs.
         self._loaded_s = 0.0
         #: Graph, chunk and value of the last result if it is a small object: the next chunk, if it reads it, need
         #: not unpickle it.
         self.handed: tuple[int, int, Any] | None = None
+        #: Graph and chunk that run, (-1, -1) for none.
         self.running: tuple[int, int] = (-1, -1)
+        #: Graph and chunk of the last interruption. A task is interrupted once, so that it can clean up.
         self.interrupted: tuple[int, int] | None = None
+        #: Whether this process was forked by a task.
         self.is_forked = False
+        #: Streams for the tasks' output. The end of a task flushes an incomplete line.
         self.streams: tuple[OutputStream, ...] = ()
 
     def forget_handed(self, graph: int | None = None, chunks: Collection[int] = ()) -> None:
@@ -392,5 +382,3 @@ class ChunkRunner:
 
 #: By this code the signal handler recognises where operands run.
 COMPUTE_CODE = ChunkRunner._compute.__code__
-
-__all__ = ["COMPUTE_CODE", "ChunkRunner"]

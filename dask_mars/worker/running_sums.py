@@ -77,5 +77,3 @@ _SUBSTITUTES: dict[Any, Any] = {
     np.nancumsum: partial(_running, np.nancumsum, np.add, 0),
     np.nancumprod: partial(_running, np.nancumprod, np.multiply, 1),
 }
-
-__all__ = ["running_sums"]

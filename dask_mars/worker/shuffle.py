@@ -63,12 +63,7 @@ def reduce_frame(reducer: int, meta: Any, *outputs: MapOutput) -> Any:
     return frame if len(frame) else meta
 
 
-def map_bag(
-    grouper: Callable[[Any], Any],
-    sequence: Iterable[Any],
-    reducer_count: int,
-    size: int,
-) -> MapOutput:
+def map_bag(grouper: Callable[[Any], Any], sequence: Iterable[Any], reducer_count: int, size: int) -> MapOutput:
     """Group the items of a bag's partition by reducer, `size` items at a time."""
     from dask.tokenize import tokenize
 
@@ -93,6 +88,3 @@ def reduce_bag(grouper: Callable[[Any], Any], reducer: int, *outputs: MapOutput)
 def select(output: MapOutput, reducers: Collection[int]) -> MapOutput:
     """Return the parts of a map output for some of the reducers, which run on another host."""
     return output.select(reducers)
-
-
-__all__ = ["map_bag", "map_frame", "reduce_bag", "reduce_frame", "select"]

@@ -48,6 +48,3 @@ def _substituted(function: Any, substitutes: Collection[Substitute]) -> Any:
     for substitute in substitutes:
         function = substitute(function)
     return function
-
-
-__all__ = ["Substitute", "with_substitutes"]

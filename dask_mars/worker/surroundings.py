@@ -15,26 +15,18 @@ _MOST_CONTEXTS = 16
 
 
 class Surroundings:
-    """Sets the context of a graph's tasks, and undoes the changes that they make to it.
-
-    Attributes
-    ----------
-    graph : int
-        The graph whose loads or tasks may have changed the context since it was last restored; 0 for none.
-    context : int or None
-        The entered context.
-    writable_inputs : bool
-        Whether the context asks for copies of arrays, which tasks may write into.
-    variables : contextvars.Context
-        Tasks run in copies of it.
-    """
+    """Sets the context of a graph's tasks, and undoes the changes that they make to it."""
 
     def __init__(self) -> None:
+        #: The graph whose loads or tasks may have changed the context since it was last restored; 0 for none.
         self.graph = 0
+        #: The entered context.
         self.context: int | None = None
+        #: Whether the context asks for copies of arrays, which tasks may write into.
         self.writable_inputs = False
         self._contexts: dict[int, bytes] = {}
         self._task_context = TaskContext()
+        #: Tasks run in copies of it.
         self.variables: Context = self._task_context.variables
 
     def add(self, context_id: int, payload: bytes) -> None:
@@ -71,6 +63,3 @@ class Surroundings:
         main_module.show({})
         self._task_context.restore()
         self.variables = self._task_context.variables
-
-
-__all__ = ["Surroundings"]

@@ -241,6 +241,3 @@ class _Forks:
         else:
             api.PyOS_AfterFork_Parent()
         return pid
-
-
-__all__ = ["Fork", "Inherited", "serve"]

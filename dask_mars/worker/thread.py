@@ -51,19 +51,13 @@ class IdleTime:
 
 
 class ThreadSurroundings(Surroundings):
-    """Leaves the user's own directory, environment and settings alone.
-
-    Parameters
-    ----------
-    variables_of : callable
-        Returns the context variables of the thread that submitted a graph.
-    own : list of (ContextVar, value)
-        Variables that this thread sets in the context of each graph: NumPy's allocator is one.
-    """
+    """Leaves the user's own directory, environment and settings alone."""
 
     def __init__(self, variables_of: Callable[[int], Context], own: list[tuple[ContextVar[Any], Any]]) -> None:
         super().__init__()
+        #: Returns the context variables of the thread that submitted a graph.
         self._variables_of = variables_of
+        #: Variables that this thread sets in the context of each graph: NumPy's allocator is one.
         self._own = own
 
     def _apply(self, payload: bytes) -> None:
@@ -144,14 +138,8 @@ def serve(
     borrowed_value: Callable[[int, int], Any],
     variables_of: Callable[[int], Context],
 ) -> list[tuple[int, int]]:
-    """Compute in this thread until the engine says EXIT or is gone.
-
-    Returns
-    -------
-    list of (int, int)
-        Offset and size in bytes of blocks of its arena that arrays of this process still use, for example in a
-        library's cache: no other worker may take them.
-    """
+    """Compute in this thread until the engine says EXIT or is gone; return blocks that are still in use."""
+    # By offset and size in bytes: arrays of this process use them, for example in a library's cache.
     process_role.enter_engine()
     arena = arenas[start.worker]
     before = copy_context()

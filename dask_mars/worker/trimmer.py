@@ -12,16 +12,11 @@ from dask_mars.store.store import Store
 
 
 class Trimmer:
-    """Trims a worker process.
-
-    Attributes
-    ----------
-    is_due : bool
-        Whether blocks may have been freed since the last time.
-    """
+    """Trims a worker process."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        #: Whether blocks may have been freed since the last time.
         self.is_due = False
         #: Open descriptors when this worker last had no graph.
         self._open_descriptors = _open_descriptors()
@@ -54,6 +49,3 @@ class Trimmer:
 def _open_descriptors() -> int:
     # Systems without this directory have no Unix sockets either.
     return len(os.listdir("/dev/fd"))  # noqa: PTH208 (a third of the time)
-
-
-__all__ = ["Trimmer"]

@@ -145,33 +145,22 @@ class DirectArray:
 
 
 class _Layout(NamedTuple):
-    """Location and format of an array's chunks.
+    """Location and format of an array's chunks."""
 
-    Attributes
-    ----------
-    metadata : object
-        Zarr's metadata, the source of the layout.
-    folder : str
-        Directory of the chunks' files.
-    name : callable
-        Returns the name of a chunk's file, given its coordinates.
-    shape, chunks : tuple of int
-        Shapes of the array and of all chunks. Files of chunks at the edges are complete, too.
-    dtype : numpy.dtype
-        Dtype of the items.
-    decode : callable or None
-        Decompresses a chunk; None for uncompressed chunks.
-    encode : callable or None
-        Compresses a chunk; None if chunks cannot be written directly.
-    """
-
+    #: Zarr's metadata, the source of the layout.
     metadata: Any
+    #: Directory of the chunks' files.
     folder: str
+    #: Returns the name of a chunk's file, given its coordinates.
     name: Callable[[tuple[int, ...]], str]
+    #: Shapes of the array and of all chunks. Files of chunks at the edges are complete, too.
     shape: tuple[int, ...]
     chunks: tuple[int, ...]
+    #: Dtype of the items.
     dtype: np.dtype[Any]
+    #: Decompresses a chunk; None for uncompressed chunks.
     decode: Decode | None
+    #: Compresses a chunk; None if chunks cannot be written directly.
     encode: Encode | None
 
     def read(self, index: Any) -> Any:
@@ -486,6 +475,3 @@ def _zstd_content_bytes(encoded: Any) -> int | None:
     at = 5 + (not is_single) + (0, 1, 2, 4)[descriptor & 3]
     size = (1, 2, 4, 8)[flag]
     return int.from_bytes(header[at : at + size], "little") + (256 if flag == 1 else 0)
-
-
-__all__ = ["DirectArray", "direct", "direct_zarr"]

@@ -36,10 +36,7 @@ def test_files_get_what_is_printed_without_the_colours_of_a_terminal(monkeypatch
     assert text.splitlines()[0].endswith("; 2 workers.")
 
 
-@pytest.mark.parametrize(
-    ("asked", "chosen"),
-    [((), "abcd"), (("d", "b", "d"), "bd"), (("odd", "b"), "abc")],
-)
+@pytest.mark.parametrize(("asked", "chosen"), [((), "abcd"), (("d", "b", "d"), "bd"), (("odd", "b"), "abc")])
 def test_chosen_names_come_once_and_in_their_own_order(asked, chosen):
     @click.command()
     @options.workloads("abcd", {"odd": ["c", "a"]})

@@ -15,13 +15,7 @@ from fsspec.registry import _registry
 import dask_mars
 from dask_mars import Runtime
 from dask_mars.checkpointing.facts import facts_of
-from dask_mars.checkpointing.locations import (
-    Remote,
-    location_at,
-    location_named,
-    zarr_directory,
-    zarr_location,
-)
+from dask_mars.checkpointing.locations import Remote, location_at, location_named, zarr_directory, zarr_location
 from dask_mars.checkpointing.sources import changed, fingerprints, sources_of
 from tests.checkpointing.test_checkpoint import ALL, calls, interrupted, stepped
 from tests.checkpointing.test_facts import prepared

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import io
-import threading
 import time
 from array import array
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from dask_mars.engine.listeners import listeners
 from dask_mars.observe.layers import LayerIndex
 from dask_mars.observe.tally import Tally
 from dask_mars.observe.terminal import LinesDisplay
+from tests.background import in_background
 from tests.conftest import eventually
 from tests.tasks import die_first, fail_first, wait_for
 
@@ -105,11 +105,10 @@ def test_while_it_runs(runtime: Runtime, get: Get, tmp_path: Path):
         eventually(lambda: "running: 1 of 2 tasks in " in screen.text and "1 of 2 workers busy" in screen.text, 10)
         (tmp_path / "go").touch()
 
-    watcher = threading.Thread(target=watch)
-    watcher.start()
+    watcher = in_background(watch)
     with Progress(console=screen.console):
         assert get(graph, ("slow", 0)) == 1
-    watcher.join()
+    watcher.result(100)
     assert "running: 1 of 2 tasks in " in screen.text
     assert "1 of 2 workers busy" in screen.text
     in_use = f" of {units.size(runtime.settings.memory_limit)} in use · 0 B on disk · 0 B spilled"
@@ -141,22 +140,16 @@ def test_a_killed_worker_s_task_is_counted_once(get: Get, tmp_path: Path):
 
 def test_a_cancelled_graph(runtime: Runtime, tmp_path: Path):
     screen = Screen()
-    raised: list[BaseException] = []
 
     def compute() -> None:
-        try:
-            with Progress(console=screen.console):
-                runtime.get({"a": (wait_for, tmp_path / "go")}, "a")
-        except errors.Cancelled as error:
-            raised.append(error)
+        with Progress(console=screen.console):
+            runtime.get({"a": (wait_for, tmp_path / "go")}, "a")
 
-    thread = threading.Thread(target=compute)
-    thread.start()
+    computing = in_background(compute)
     assert eventually(lambda: any(worker["running"] for worker in runtime.state()["workers"]))
     assert runtime.cancel(runtime.state()["graphs"][0]["graph"])
-    thread.join()
+    assert isinstance(computing.exception(100), errors.Cancelled)
     (tmp_path / "go").touch()
-    assert raised
     assert screen.last[-2].startswith("cancelled: 0 of 1 tasks")
     screen.assert_clean()
 

@@ -26,6 +26,7 @@ from dask_mars import Computation, Runtime
 from dask_mars.client import background
 from dask_mars.errors import Cancelled, EngineStopped
 from dask_mars.optimize import convert
+from tests.background import in_background
 from tests.conftest import eventually
 from tests.tasks import fail_with, linger, notes, wait_for
 
@@ -279,17 +280,11 @@ def test_handles_are_awaited_in_threads(runtime: Runtime):
 
 
 def test_many_threads_submit(runtime: Runtime):
-    found: list[int] = []
+    def compute(number: int) -> int:
+        return runtime.submit(dask.delayed(abs)(-number)).result(60)
 
-    def compute(number: int) -> None:
-        found.append(runtime.submit(dask.delayed(abs)(-number)).result(60))
-
-    threads = [threading.Thread(target=compute, args=(number,)) for number in range(40)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert sorted(found) == list(range(40))
+    found = [in_background(compute, number) for number in range(40)]
+    assert [each.result(60) for each in found] == list(range(40))
 
 
 # -- failures -----------------------------------------------------------------------------------------------------
@@ -428,24 +423,12 @@ def test_what_stands_in_the_queue_is_cancelled_at_once(
 
 
 def test_a_get_in_another_thread_is_seen_and_cancelled(runtime: Runtime, tmp_path: Path):
-    raised: list[BaseException] = []
-
-    def compute() -> None:
-        try:
-            waiting(tmp_path / "never", "x").compute(scheduler=runtime.get)
-        except Cancelled as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=compute)
-    thread.start()
-    try:
-        assert eventually(lambda: runtime.computations()[0]["state"] == "running", 20)
-        row = runtime.computations()[0]
-        assert row["chunks"]["total"] == 1
-        assert runtime.cancel(row["id"])
-    finally:
-        thread.join(100)
-    assert len(raised) == 1
+    computing = in_background(waiting(tmp_path / "never", "x").compute, scheduler=runtime.get)
+    assert eventually(lambda: runtime.computations()[0]["state"] == "running", 20)
+    row = runtime.computations()[0]
+    assert row["chunks"]["total"] == 1
+    assert runtime.cancel(row["id"])
+    assert isinstance(computing.exception(100), Cancelled)
     assert runtime.computations()[0]["state"] == "cancelled"
 
 

@@ -51,6 +51,7 @@ from dask_mars.errors import NoAgents, NoHostAllowed
 from dask_mars.optimize.prepare import prepare
 from studies.graphs import handed_over
 from tests.array_calls import CALLS, Arrays, assert_close
+from tests.background import in_background
 from tests.cluster.conftest import nothing_is_left
 from tests.conftest import certificates, cluster_of_agents, eventually
 from tests.scheduler.decisions import decide, fields
@@ -170,17 +171,14 @@ def test_what_has_come_from_another_host_does_not_wait_for_its_subtask_in_the_ag
     # Nothing else of Dask's is computed there until it ends, and the agent's engine has nothing to do.
     blocker = client.submit(wait_for, str(go), workers=[busy.address])
     assert eventually(lambda: busy.state.executing, 5)
-    found = []
     graph = {"x": (np.arange, 100_000.0), "y": (np.negative, "x"), "z": (np.subtract, "x", "y")}
-    computing = threading.Thread(target=lambda: found.append(get(graph, "z")))
-    computing.start()
+    computing = in_background(get, graph, "z")
     try:
         assert eventually(lambda: any(isinstance(value, StoredResult) for value in busy.data.values()), 10)
         assert any(isinstance(value, StoredResult) for value in free.data.values())
     finally:
         go.touch()
-        computing.join()
-    np.testing.assert_array_equal(found, [2 * np.arange(100_000.0)])
+    np.testing.assert_array_equal(computing.result(100), 2 * np.arange(100_000.0))
     blocker.release()
 
 
@@ -405,20 +403,10 @@ def test_agents_that_are_removed_begin_anew_and_those_that_are_retired_stay_away
         (first,) = cluster.workers.values()
         kept = da.ones((40, 40), chunks=10).persist(scheduler="mars", client=client)
         assert kept.sum().compute(scheduler=get) == 1600
-        raised: list[BaseException] = []
-
-        def compute() -> None:
-            try:
-                dask.delayed(wait_for)(tmp_path / "never", 1, 300).compute(scheduler=get)
-            except BaseException as error:
-                raised.append(error)
-
-        thread = threading.Thread(target=compute)
-        thread.start()
+        computing = in_background(dask.delayed(wait_for)(tmp_path / "never", 1, 300).compute, scheduler=get)
         assert eventually(lambda: first._subtasks)
         client.restart(timeout=60)
-        thread.join(100)
-        assert raised
+        assert computing.exception(100) is not None
         assert eventually(lambda: has_successor(first))
         del kept
         # The answer to a heartbeat may be the first to tell an agent that it is removed.
@@ -454,11 +442,10 @@ def test_interrupt_ends_what_is_running(get, cluster, tmp_path):
         assert eventually(begun.exists, 20)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-    thread = threading.Thread(target=interrupt)
-    thread.start()
+    interrupting = in_background(interrupt)
     with pytest.raises(KeyboardInterrupt):
         get({"x": (note, str(begun)), "y": (wait_for, str(never), "x")}, "y")
-    thread.join()
+    interrupting.result(100)
     assert eventually(lambda: nothing_is_left(cluster), 2)
     assert get({"x": (operator.add, 1, 2)}, "x") == 3
 
@@ -565,10 +552,7 @@ def test_strangers_are_refused_and_more_than_the_memory_of_a_host_is_computed(tm
     # A single subtask makes all, and another one reads it.
     monkeypatch.setattr("dask_mars.cluster.partition.subtasks.SUBTASKS_PER_SLOT", 1)
     options = {"memory_limit": "512 MiB", "store_limit": "64 MiB", "local_directory": str(tmp_path)}
-    with (
-        cluster_of_agents(security=own, **options) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
+    with cluster_of_agents(security=own, **options) as cluster, Client(cluster, set_as_default=False) as client:
         address = cluster.scheduler_address
         assert address.startswith("tls://")
         for place in (address, cluster.workers[0].address):

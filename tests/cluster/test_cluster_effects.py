@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import operator
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
@@ -32,6 +31,7 @@ from dask_mars.optimize.known import APPENDING
 from dask_mars.optimize.passes import Limits
 from dask_mars.optimize.prepare import PrepareOptions, prepare
 from studies.graphs import handed_over
+from tests.background import in_background
 from tests.cluster.conftest import nothing_is_left
 from tests.cluster.test_cluster import pids
 from tests.conftest import cluster_of_agents, eventually
@@ -318,26 +318,16 @@ def lost_in_the_middle(cluster: Any, folder: Path, make: Callable[[Path], Any]) 
     """Take away the agent that is in the middle of a task, and return the result or error of the computation."""
     assert eventually(lambda: len(cluster.scheduler.workers) == len(cluster.workers) == 2)
     folder.mkdir()
-    results: list[Any] = []
-
-    def compute() -> None:
-        try:
-            results.append(make(folder).compute(scheduler=dask_mars.get))
-        except BaseException as error:
-            results.append(error)
-
-    thread = threading.Thread(target=compute)
-    thread.start()
+    computing = in_background(lambda: make(folder).compute(scheduler=dask_mars.get))
     assert eventually(lambda: notes(folder / "begun"), 30)
     pid = int(notes(folder / "begun")[0])
     (agent,) = [agent for agent in cluster.workers.values() if pid in agent.engine.worker_pids()]
     cluster.sync(cluster.scheduler.remove_worker, agent.address, stimulus_id="test", close=False)
     (folder / "again").touch()
-    thread.join(60)
-    assert not thread.is_alive()
+    result = computing.exception(60) or computing.result()
     (folder / "end").touch()
     assert eventually(lambda: agent not in cluster.workers.values())
-    return results[0]
+    return result
 
 
 def append_and_linger(folder: Path) -> Any:

@@ -9,7 +9,6 @@ import operator
 import os
 import threading
 import urllib.request
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,6 +34,7 @@ from dask_mars.diagnostics import Progress
 from dask_mars.engine.listeners import listeners
 from dask_mars.optimize.convert import convert
 from dask_mars.scheduler.events import GraphPlan
+from tests.background import in_background
 from tests.cluster.conftest import nothing_is_left
 from tests.conftest import cluster_of_agents, eventually
 from tests.observe.test_diagnostics import Recorder
@@ -270,10 +270,9 @@ def test_hosts_that_are_lost(private_tmp, tmp_path):
             cluster.sync(remove, agent.address, stimulus_id="test", close=True)
             path.touch()
 
-        thread = threading.Thread(target=lose_then_go_on)
-        thread.start()
+        losing = in_background(lose_then_go_on)
         assert dask_mars.get(graph, "sum", client=client) == 190
-        thread.join()
+        losing.result(100)
     # Some was computed twice.
     assert len(notes(times)) > 20
     assert len(recorder.values) == 22
@@ -383,12 +382,6 @@ def installed(cluster: Any) -> Dashboard:
     return monitor.install(cluster.scheduler)
 
 
-def fetched(client: Client) -> Any:
-    url = client.dashboard_link.replace("/status", "/mars/chunks.json")
-    with urllib.request.urlopen(url) as answer:
-        return json.load(answer)
-
-
 def asked(client: Client, path: str, **options: Any) -> Any:
     url = client.dashboard_link.replace("/status", f"/mars/api/v1/{path}")
     with urllib.request.urlopen(urllib.request.Request(url, **options), timeout=20) as answer:
@@ -399,40 +392,26 @@ def test_operands_in_progress(client, get, cluster, installed, tmp_path):
     path = tmp_path / "go"
     assert monitor.install(cluster.scheduler) is installed
     graph, wanted = waiting_for_news(path)
-    thread = threading.Thread(target=get, args=(graph, wanted))
-    thread.start()
+    computing = in_background(get, graph, wanted)
     try:
         # It waits with all of `first` behind it.
-        progressing = lambda: [(one["finished"], one["running"]) for one in installed.computations()]  # noqa: E731
-        assert eventually(lambda: progressing() == [(20, 1)], PATIENCE_S)
-        found = fetched(client)
-        (one,) = found["computations"]
-        assert one["chunks"] == 22
-        assert (one["running"], one["waiting"], one["failed"]) == (1, 1, 0)
-        counted = Counter()
-        for counts in one["hosts"].values():
-            counted.update(counts)
-        assert counted == {"running": 1, "finished": 20}
-        assert set(one["hosts"]) <= {agent.address for agent in cluster.workers.values()}
-        assert sorted(host["running"] for host in found["hosts"].values()) == [0, 1]
-        (one,) = asked(client, "computations?state=running")["computations"]
-        assert one["chunks"] == {"total": 22, "waiting": 1, "running": 1, "finished": 20, "failed": 0}
+        counts = {"total": 22, "waiting": 1, "running": 1, "finished": 20, "failed": 0}
+        running = lambda: asked(client, "computations?state=running")["computations"]  # noqa: E731
+        assert eventually(lambda: [one["chunks"] for one in running()] == [counts], PATIENCE_S)
         state = asked(client, "state")
         assert (state["counts"]["running"], state["can"]) == (1, [])
         assert sorted(worker["dispatched"] for worker in state["workers"]) == [0, 1]
     finally:
         path.touch()
-        thread.join()
+    computing.result(100)
     assert eventually(lambda: not installed._computations and not installed._computation_of, PATIENCE_S)
-    assert fetched(client)["computations"] == []
 
 
 def test_what_failed_and_what_is_kept_is_not_in_progress(client, get, installed, tmp_path):
     with client.as_current():
         kept = da.ones(100, chunks=10).persist(scheduler=dask_mars.get)
         wait(kept)
-    assert eventually(lambda: not installed.computations(), PATIENCE_S)
-    assert installed._computations
+    assert eventually(lambda: [one.state for one in installed._computations.values()] == ["finished"], PATIENCE_S)
     del kept
     with pytest.raises(OSError, match="failure"):
         get({"a": (fail_first, str(tmp_path / "n"), 9, 1)}, "a")
@@ -444,7 +423,7 @@ async def test_pages_are_where_the_scheduler_has_its_own():
     async with Scheduler(dashboard_address="127.0.0.1:0", http_prefix="/some/where", port=0) as scheduler:
         monitor.install(scheduler)
         port = scheduler.http_server.port
-        for path in ("mars/chunks.json", "mars/api/v1/state", "mars/individual-plots.json", "health"):
+        for path in ("mars/api/v1/state", "mars/individual-plots.json", "health"):
             answer = await AsyncHTTPClient().fetch(f"http://127.0.0.1:{port}/some/where/{path}")
             assert answer.code == 200
     await asyncio.sleep(0)
@@ -465,7 +444,6 @@ def test_a_scheduler_without_pages():
     mark = {"computation": "c", "subtask": 0, "chunks": 3}
     tasks = {"x": mark, "part": {**mark, "chunks": 0}, "old": True}
     installed.update_graph(scheduler, client="me", annotations={"dask-mars": tasks})
-    (one,) = installed.computations()
-    assert (one["chunks"], one["waiting"]) == (3, 3)
+    assert installed._computations["c"].counts == {"waiting": 3}
     installed.restart(scheduler)
-    assert installed.computations() == []
+    assert installed.tracked == {}

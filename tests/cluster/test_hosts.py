@@ -65,11 +65,7 @@ class Site:
     """
 
     def __init__(
-        self,
-        directory: Path,
-        security: Mapping[str, str] | None = None,
-        options: Sequence[str] = (),
-        **env: str,
+        self, directory: Path, security: Mapping[str, str] | None = None, options: Sequence[str] = (), **env: str
     ) -> None:
         self.directory = directory
         self.programs: dict[Host, subprocess.Popen[Any]] = {}

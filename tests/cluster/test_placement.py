@@ -34,10 +34,7 @@ def test_cases(hosts, chosen):
 
 
 STATES = st.builds(
-    HostState,
-    st.integers(0, 100 * MB),
-    st.floats(0, 10),
-    st.one_of(st.none(), st.integers(0, 200 * MB)),
+    HostState, st.integers(0, 100 * MB), st.floats(0, 10), st.one_of(st.none(), st.integers(0, 200 * MB))
 )
 
 

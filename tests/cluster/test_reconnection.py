@@ -136,10 +136,7 @@ def test_those_that_do_not_wait_and_those_that_wait_in_vain(place, client, tmp_p
     assert (lost.value.address, lost.value.losses) == (place.address, 1)
     place.start(agents=0)
     assert eventually(lambda: client.status == "running", PATIENCE_S)
-    with (
-        waiting_for(SHORT),
-        pytest.raises(SchedulerLost, match="no worker of it was one of dask_mars within"),
-    ):
+    with waiting_for(SHORT), pytest.raises(SchedulerLost, match="no worker of it was one of dask_mars within"):
         da.ones(4, chunks=2).sum().compute(scheduler=dask_mars.get)
     place.cluster.scale(1)
     with waiting_for(LONG):

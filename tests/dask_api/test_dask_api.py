@@ -77,22 +77,21 @@ def names(kind: str) -> list[str]:
         if path.stem not in MODULES:
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        constants = (
-            {
-                node.targets[0].id: node.value.value
-                for node in tree.body[-1].orelse
-                if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
-            }
-            if isinstance(tree.body[-1], ast.If)
-            else {}
-        )
+        constants = {
+            node.targets[0].id: node.value.value
+            for node in tree.body
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        }
         for node in ast.walk(tree):
             if kind == "optional" and isinstance(node, ast.Call) and getattr(node.func, "id", "") == "optional":
-                module, *rest = [constants[a.id] if isinstance(a, ast.Name) else a.value for a in node.args]
-                found += [f"{module}.{name}" for name in rest]
+                module, *rest = [constants.get(a.id) if isinstance(a, ast.Name) else a.value for a in node.args]
+                found += [f"{module}.{name}" for name in rest if module is not None]
             if kind == "needed" and isinstance(node, ast.Try):
                 imports = [part for part in node.body if isinstance(part, ast.ImportFrom)]
                 found += [f"{part.module}.{alias.name}" for part in imports for alias in part.names]
+    if kind == "optional" and "expressions" in MODULES:
+        copied = importlib.import_module("dask_mars.dask_api.expressions")._COPIED
+        found += [f"{module}.{name}" for module, names in copied.items() for name in names]
     return found
 
 

@@ -36,6 +36,7 @@ from dask_mars.errors import EngineStopped
 from dask_mars.protocol import channel
 from dask_mars.protocol.worker_environment import WORKER_ENVIRONMENT
 from dask_mars.runtimes import _Default
+from tests.background import in_background
 from tests.conftest import eventually, shared_runtime
 from tests.constants import constants
 from tests.tasks import large_array, pid_of, wait_for
@@ -48,21 +49,6 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc"
 compiled = pytest.mark.skipif(
     importlib.util.find_spec("dask_mars.store._arena") is None, reason="the extension is not built"
 )
-
-
-def computing(compute: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
-    """Compute in another thread, and note the result or the exception."""
-    outcome: list[Any] = []
-
-    def run() -> None:
-        try:
-            outcome.append(compute())
-        except BaseException as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread, outcome
 
 
 def delayed_one(runtime: Runtime) -> int:
@@ -211,11 +197,10 @@ def test_an_engine_that_cannot_be_made_is_an_error(monkeypatch: pytest.MonkeyPat
 def test_closing_stops_computations(tmp_path: Path) -> None:
     with Runtime(num_workers=1) as runtime:
         task = dask.delayed(lambda: ((tmp_path / "started").touch(), wait_for(tmp_path / "never")))()
-        thread, outcome = computing(lambda: task.compute(scheduler=runtime.get))
+        computing = in_background(task.compute, scheduler=runtime.get)
         assert eventually((tmp_path / "started").exists, 10)
-    thread.join(100)
     # Had it waited for the task, that would have failed.
-    assert isinstance(outcome[0], EngineStopped)
+    assert isinstance(computing.exception(100), EngineStopped)
 
 
 def test_workers_end_as_processes_do(tmp_path: Path) -> None:
@@ -633,7 +618,7 @@ def test_progress_shown_by_tasks_arrives_in_time(
         print("started")
         wait_for(tmp_path / "go on")
 
-    thread, _ = computing(lambda: dask.delayed(talk)().compute(scheduler=get))
+    computing = in_background(dask.delayed(talk)().compute, scheduler=get)
     seen: list[str] = []
 
     def said() -> bool:
@@ -642,7 +627,7 @@ def test_progress_shown_by_tasks_arrives_in_time(
 
     assert eventually(said, 5)
     (tmp_path / "go on").touch()
-    thread.join(100)
+    computing.result(100)
 
 
 def test_nothing_to_read_on_standard_input(get: Get) -> None:
@@ -753,13 +738,12 @@ def test_a_chunk_is_in_memory_once(tmp_path: Path) -> None:
         source = dask.delayed(large_array)(16)
         readers = [dask.delayed(read)(source) for _ in range(2)]
         before = arena_bytes(runtime)
-        thread, outcome = computing(lambda: dask.compute(*readers, scheduler=runtime.get))
+        computing = in_background(dask.compute, *readers, scheduler=runtime.get)
         assert eventually(lambda: arena_bytes(runtime) - before >= 1 << 24, 10)
         time.sleep(0.1)
         assert arena_bytes(runtime) - before < 1.1 * (1 << 24)
         (tmp_path / "go on").touch()
-        thread.join(100)
-    assert outcome == [(float(1 << 21), float(1 << 21))]
+        assert computing.result(100) == (float(1 << 21), float(1 << 21))
 
 
 @on_linux
@@ -779,17 +763,16 @@ def test_a_chunk_is_freed_once_its_last_consumer_is_done(runtime: Runtime, tmp_p
     source = dask.delayed(large_array)(8)
     total = dask.delayed(np.sum)(source)
     last = dask.delayed(lambda value: wait_for(tmp_path / "go on", value))(total)
-    thread, outcome = computing(lambda: last.compute(scheduler=runtime.get))
+    computing = in_background(last.compute, scheduler=runtime.get)
     try:
         assert eventually(lambda: engine._loop.machine.graphs and engine._runs, 5)
         run = next(iter(engine._runs.values()))
         assert eventually(lambda: engine._loop.machine.counts(run.id)["FREED"] == 1, 5)
         assert eventually(lambda: not engine._blocks.counts, 1)
-        assert thread.is_alive()
+        assert not computing.done()
     finally:
         (tmp_path / "go on").touch()
-        thread.join(100)
-    assert outcome == [1 << 20]
+    assert computing.result(100) == 1 << 20
 
 
 @on_linux
@@ -911,7 +894,7 @@ def test_processes_that_a_task_forks_have_arrays_of_their_own(single: Runtime) -
 def test_small_slices_do_not_keep_large_chunks(runtime: Runtime, tmp_path: Path) -> None:
     slices = [dask.delayed(large_array)(8)[:10] for _ in range(2)]
     last = dask.delayed(lambda *parts: wait_for(tmp_path / "go on", len(parts)))(*slices)
-    thread, outcome = computing(lambda: last.compute(scheduler=runtime.get))
+    computing = in_background(last.compute, scheduler=runtime.get)
     engine = runtime.engine()
     try:
         assert eventually(lambda: engine._runs, 5)
@@ -920,8 +903,7 @@ def test_small_slices_do_not_keep_large_chunks(runtime: Runtime, tmp_path: Path)
         assert eventually(lambda: not engine._blocks.counts, 1)
     finally:
         (tmp_path / "go on").touch()
-        thread.join(100)
-    assert outcome == [2]
+    assert computing.result(100) == 2
 
 
 kept: list[np.ndarray] = []

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pickle
-import threading
 from pathlib import Path
-from typing import Any
 
 import dask
 import dask.array as da
@@ -19,6 +17,7 @@ from dask_mars.errors import Cancelled, EngineStopped, Stalled
 from dask_mars.graph.chunks import ChunkGraph, Declared
 from dask_mars.graph.ids import subtask_id
 from dask_mars.scheduler.events import CLIENT, ChunkFailed, ChunksFinished, TimePassed
+from tests.background import in_background
 from tests.conftest import LEAST_LIMIT_OF_TWO, eventually
 from tests.machines import CheckedMachine
 from tests.tasks import wait_for
@@ -156,33 +155,29 @@ def test_a_running_computation_explains_itself(runtime: Runtime, tmp_path: Path)
     first = dask.delayed(wait_for)(tmp_path / "go on", 1, dask_key_name="first")
     second = dask.delayed(lambda value: value + 1)(first, dask_key_name="second")
     assert "nothing is being computed" in runtime.explain()
-    outcome = []
-    thread = threading.Thread(target=lambda: outcome.append(second.compute(scheduler=runtime.get)))
-    thread.start()
+    computing = in_background(second.compute, scheduler=runtime.get)
     try:
         while "'first'" not in runtime.explain():
-            assert thread.is_alive()
+            assert not computing.done()
         assert "dispatched to worker " in runtime.explain("second")
         with pytest.raises(KeyError, match="third"):
             runtime.explain("third")
     finally:
         (tmp_path / "go on").touch()
-        thread.join(100)
-    assert outcome == [2]
+    assert computing.result(100) == 2
 
 
 def test_the_state_says_who_runs_what(tmp_path: Path):
     first = dask.delayed(wait_for)(tmp_path / "go on", 1, dask_key_name="first")
     with Runtime(num_workers=2, memory_limit=LEAST_LIMIT_OF_TWO) as runtime:
         kept = da.ones(10**5, chunks=10**5).map_blocks(np.copy).persist(scheduler=runtime.get)
-        thread = threading.Thread(target=first.compute, kwargs={"scheduler": runtime.get})
-        thread.start()
+        computing = in_background(first.compute, scheduler=runtime.get)
         try:
             assert eventually(lambda: [w for w in runtime.state()["workers"] if w["running"] == "first"], 20)
             state = runtime.state()
         finally:
             (tmp_path / "go on").touch()
-            thread.join(100)
+            computing.result(100)
         assert sorted(worker["dispatched"] for worker in state["workers"]) == [0, 1]
         assert {worker["pid"] for worker in state["workers"]} == set(runtime.engine().worker_pids())
         assert state["persisted"] > 0
@@ -198,19 +193,9 @@ def test_the_state_says_who_runs_what(tmp_path: Path):
 
 
 def test_a_computation_is_cancelled_and_others_are_not(runtime: Runtime, tmp_path: Path):
-    outcomes: dict[str, Any] = {}
-
-    def compute(name: str) -> None:
-        try:
-            waiting = dask.delayed(wait_for)(tmp_path / name, name, dask_key_name=name)
-            outcomes[name] = waiting.compute(scheduler=runtime.get)
-        except Cancelled as error:
-            outcomes[name] = error
-
-    threads = [threading.Thread(target=compute, args=(name,)) for name in ("one", "two")]
+    waiting = [dask.delayed(wait_for)(tmp_path / name, name, dask_key_name=name) for name in ("one", "two")]
+    one, two = [in_background(each.compute, scheduler=runtime.get) for each in waiting]
     try:
-        for thread in threads:
-            thread.start()
         assert eventually(
             lambda: {worker["running"] for worker in runtime.state()["workers"]} == {"one", "two"}, 20
         )
@@ -221,14 +206,13 @@ def test_a_computation_is_cancelled_and_others_are_not(runtime: Runtime, tmp_pat
             if name in run.graph.ids
         }
         assert runtime.cancel(numbers["one"])
-        threads[0].join(100)
-        assert outcomes["one"].graph == numbers["one"]
+        with pytest.raises(Cancelled) as raised:
+            one.result(100)
+        assert raised.value.graph == numbers["one"]
         assert eventually(lambda: not runtime.cancel(numbers["one"]))
     finally:
         (tmp_path / "two").touch()
-        for thread in threads:
-            thread.join(100)
-    assert outcomes["two"] == "two"
+    assert two.result(100) == "two"
     assert eventually(lambda: not runtime.state()["graphs"])
 
 

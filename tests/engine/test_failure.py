@@ -44,6 +44,7 @@ from dask_mars.errors import (
 )
 from dask_mars.protocol import channel
 from dask_mars.protocol.messages import Failed, Finished, Restored, Returned, Unretained, as_plain
+from tests.background import in_background
 from tests.conftest import LEAST_LIMIT, eventually, limit_with_room
 from tests.constants import constants
 from tests.tasks import die_first, fail_first, large_array, note, noted, notes, pid_of, wait_for
@@ -285,18 +286,13 @@ def test_workers_killed_while_they_do_nothing(runtime: Runtime) -> None:
 
 
 def test_other_computations_go_on_when_a_worker_dies(tmp_path: Path, runtime: Runtime) -> None:
-    results: list[int] = []
+    def compute() -> list[int]:
+        values = [dask.delayed(lambda n: (time.sleep(0.01), n)[1])(number) for number in range(6)]
+        return [sum(dask.compute(*values, scheduler=runtime.get)) for _ in range(10)]
 
-    def compute() -> None:
-        for _ in range(10):
-            values = [dask.delayed(lambda n: (time.sleep(0.01), n)[1])(number) for number in range(6)]
-            results.append(sum(dask.compute(*values, scheduler=runtime.get)))
-
-    thread = threading.Thread(target=compute)
-    thread.start()
+    computing = in_background(compute)
     assert dask.delayed(die_first)(tmp_path / "deaths", 1, "alive").compute(scheduler=runtime.get) == "alive"
-    thread.join(100)
-    assert results == [15] * 10
+    assert computing.result(100) == [15] * 10
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -403,8 +399,7 @@ def test_a_senseless_message_is_refused(plain: Any, runtime: Runtime) -> None:
 
 def test_reports_of_chunks_that_were_never_given_are_refused(tmp_path: Path, runtime: Runtime) -> None:
     engine = runtime.engine()
-    thread = threading.Thread(target=runtime.get, args=({"x": (wait_for, tmp_path / "go on")}, "x"))
-    thread.start()
+    computing = in_background(runtime.get, {"x": (wait_for, tmp_path / "go on")}, "x")
     try:
         assert eventually(lambda: len(engine._runs) == 1)
         (number,) = engine._runs
@@ -418,7 +413,7 @@ def test_reports_of_chunks_that_were_never_given_are_refused(tmp_path: Path, run
                 engine._loop.workforce._receiver.take(engine._registry.workers[0], as_plain(report))
     finally:
         (tmp_path / "go on").touch()
-        thread.join(100)
+        computing.result(100)
 
 
 def make_program(path: Path, line: str) -> str:

@@ -291,10 +291,7 @@ def test_workers_that_do_not_end_are_killed(monkeypatch, tmp_path):
 @pytest.mark.parametrize("timeout", ["0 s"])
 def test_computations_at_any_moment_come_to_their_end(timeout, tmp_path):
     chance = random.Random(7)
-    settings = {
-        "dask-mars.idle-timeout": timeout,
-        "dask-mars.scheduler-log": str(tmp_path / "log"),
-    }
+    settings = {"dask-mars.idle-timeout": timeout, "dask-mars.scheduler-log": str(tmp_path / "log")}
     with dask.config.set(settings), constants(idle_trim_s=0.001), Runtime(num_workers=2) as runtime:
         array = da.arange(1000, chunks=250).map_blocks(np.copy).persist(scheduler=runtime.get)
 

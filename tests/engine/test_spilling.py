@@ -300,9 +300,6 @@ def test_what_a_killed_process_leaves_is_removed_by_the_next(tmp_path, scripts):
     ended = scripts.run(str(script), env=environment)
     assert ended.returncode == -signal.SIGKILL
     assert len(files(spilled)) == 1
-    with (
-        dask.config.set({"dask-mars.spill-directory": str(spilled)}),
-        dask_mars.Runtime(num_workers=1) as runtime,
-    ):
+    with dask.config.set({"dask-mars.spill-directory": str(spilled)}), dask_mars.Runtime(num_workers=1) as runtime:
         assert runtime.get({"x": (abs, -1)}, "x") == 1
         assert eventually(lambda: files(spilled) == [])

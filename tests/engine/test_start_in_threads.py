@@ -31,6 +31,7 @@ from dask_mars.labels import WorkerRows, worker_label
 from dask_mars.optimize import library_code
 from dask_mars.store.store import Store
 from dask_mars.worker import thread
+from tests.background import in_background
 from tests.conftest import eventually
 from tests.tasks import pid_of
 
@@ -408,20 +409,10 @@ def test_what_libraries_keep_stays_as_it_is(runtime: Runtime) -> None:
 @pytest.mark.usefixtures("tests_are_a_library")
 def test_a_cancelled_computation_does_not_wait_for_threads(runtime: Runtime, gate: threading.Event) -> None:
     waiting = [dask.delayed(wait_at_gate)(number) for number in range(20)]
-    failures: list[BaseException] = []
-
-    def compute() -> None:
-        try:
-            dask.compute(*waiting, scheduler=runtime.get)
-        except BaseException as error:
-            failures.append(error)
-
-    computing = threading.Thread(target=compute)
-    computing.start()
+    computing = in_background(dask.compute, *waiting, scheduler=runtime.get)
     assert _at_gate.wait(100)
     runtime.engine().cancel_graph(runtime.state()["graphs"][0]["graph"])
-    computing.join(100)
-    assert failures
+    assert computing.exception(100) is not None
     gate.set()
     assert random_means().compute(scheduler=runtime.get).shape == (400,)
 
@@ -429,16 +420,10 @@ def test_a_cancelled_computation_does_not_wait_for_threads(runtime: Runtime, gat
 @pytest.mark.usefixtures("tests_are_a_library")
 def test_the_end_does_not_wait_for_threads(gate: threading.Event) -> None:
     runtime = Runtime(num_workers=1)
-
-    def compute() -> None:
-        with pytest.raises(EngineStopped):
-            dask.delayed(wait_at_gate)().compute(scheduler=runtime.get)
-
-    computing = threading.Thread(target=compute)
-    computing.start()
+    computing = in_background(dask.delayed(wait_at_gate)().compute, scheduler=runtime.get)
     assert _at_gate.wait(100)
     runtime.close()
-    computing.join(100)
+    assert isinstance(computing.exception(100), EngineStopped)
     assert threads()
     gate.set()
     assert eventually(lambda: not threads())
@@ -547,19 +532,11 @@ def test_a_forked_process_computes_on_its_own(runtime: Runtime) -> None:
 
 @pytest.mark.slow
 def test_many_small_computations_side_by_side(runtime: Runtime) -> None:
-    results: dict[int, float] = {}
-
-    def compute(seed: int) -> None:
+    def compute(seed: int) -> float:
         x = da.random.default_rng(seed).random(1000, chunks=100)
         products = functools.reduce(lambda left, right: left + right, [x * number for number in range(5)])
-        results[seed] = float(products.sum().compute(scheduler=runtime.get))
+        return float(products.sum().compute(scheduler=runtime.get))
 
-    pool = [threading.Thread(target=compute, args=(seed,)) for seed in range(12)]
-    for worker in pool:
-        worker.start()
-    for worker in pool:
-        worker.join()
-    for seed, found in results.items():
+    for seed, found in enumerate([in_background(compute, seed) for seed in range(12)]):
         x = da.random.default_rng(seed).random(1000, chunks=100)
-        assert found == pytest.approx(10 * float(x.sum().compute(scheduler="sync")))
-    assert len(results) == 12
+        assert found.result(100) == pytest.approx(10 * float(x.sum().compute(scheduler="sync")))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 
 import dask_mars
 from dask_mars import Runtime
+from tests.background import in_background
 from tests.conftest import eventually
 from tests.tasks import wait_for
 
@@ -74,40 +75,37 @@ def prioritised(get: Get, priority: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def busy(private_tmp: Path) -> Iterator[tuple[Runtime, da.Array, list[int]]]:
+def busy(private_tmp: Path) -> Iterator[tuple[Runtime, da.Array, Future[int]]]:
     """An engine with persisted data that computes meanwhile."""
-    results: list[int] = []
     with Runtime(num_workers=2) as runtime:
         engine = runtime.engine()
         persisted = da.random.default_rng(0).random((100, 1000), chunks=(10, 1000)).persist(scheduler=runtime.get)
         path = private_tmp / "go on"
         task = dask.delayed(wait_for)(path, 7)
-        thread = threading.Thread(target=lambda: results.append(task.compute(scheduler=runtime.get)))
-        thread.start()
+        computing = in_background(task.compute, scheduler=runtime.get)
         assert eventually(lambda: any(worker["running"] for worker in runtime.state()["workers"]), 10)
-        yield runtime, persisted, results
+        yield runtime, persisted, computing
         path.touch()
-        thread.join()
-        assert results == [7]
+        assert computing.result(100) == 7
         assert runtime.engine() is engine
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", CALLS)
-def test_a_wrong_call_raises_and_does_no_more(name: str, busy: tuple[Runtime, da.Array, list[int]]) -> None:
-    runtime, persisted, results = busy
+def test_a_wrong_call_raises_and_does_no_more(name: str, busy: tuple[Runtime, da.Array, Future[int]]) -> None:
+    runtime, persisted, computing = busy
     call, error = CALLS[name]
     engine = runtime.engine()
     with pytest.raises(error):
         call(runtime)
     assert runtime.engine() is engine
-    assert not results
+    assert not computing.done()
     assert 0 < persisted.sum().compute(scheduler=runtime.get) < 100_000
     running = next(worker["running"] for worker in runtime.state()["workers"] if worker["running"])
     assert "dispatched to worker" in runtime.explain(running)
 
 
-def test_cancelling_what_is_not_there(busy: tuple[Runtime, da.Array, list[int]]) -> None:
+def test_cancelling_what_is_not_there(busy: tuple[Runtime, da.Array, Future[int]]) -> None:
     runtime, persisted, _ = busy
     of_persisted = next(iter(persisted.dask.values())).value.graph
     for number in (of_persisted, 10**6, -1, 2**70, True):

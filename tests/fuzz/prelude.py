@@ -16,15 +16,7 @@ from dask import delayed
 from dask.graph_manipulation import bind, checkpoint, clone, wait_on
 
 from tests.fuzz import material
-from tests.fuzz.material import (
-    Lazily,
-    OnPurpose,
-    assigned,
-    stored,
-    table,
-    together,
-    values,
-)
+from tests.fuzz.material import Lazily, OnPurpose, assigned, stored, table, together, values
 
 __all__ = [
     "Lazily",

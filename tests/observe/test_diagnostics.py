@@ -73,10 +73,7 @@ GRAPHS: list[tuple[Any, Any]] = [
     ({"a": 1, "b": 2}, ["a", "b"]),
     ({"a": 1, "b": (add, "a", 1), "c": (add, "b", 1)}, "c"),
     ({"a": (add, 1, 1), "b": "a", "c": (add, "b", 1)}, ["b", "c"]),
-    (
-        {**{("leaf", n): (add, n, 1) for n in range(20)}, "sum": (sum, [("leaf", n) for n in range(20)])},
-        "sum",
-    ),
+    ({**{("leaf", n): (add, n, 1) for n in range(20)}, "sum": (sum, [("leaf", n) for n in range(20)])}, "sum"),
     ({"a": (add, 1, 1), "b": (add, "a", 1), "c": (add, 2, 2)}, "b"),
 ]
 

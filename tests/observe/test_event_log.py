@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
@@ -26,6 +25,7 @@ from dask_mars.graph.ids import SubtaskIds, depths_of, subtask_id
 from dask_mars.observe import event_log
 from dask_mars.observe.trace_file import TraceFile
 from dask_mars.scheduler.events import ChunksFinished
+from tests.background import in_background
 from tests.conftest import eventually
 from tests.tasks import die_first, large_array, pid_of, wait_for
 
@@ -195,24 +195,14 @@ def test_workers_that_die_and_that_end_for_want_of_work(path: Path, tmp_path: Pa
 
 
 def test_a_cancelled_graph(runtime: Runtime, path: Path, tmp_path: Path):
-    raised: list[BaseException] = []
-
-    def compute() -> None:
-        try:
-            runtime.get({"a": (wait_for, tmp_path / "go")}, "a")
-        except errors.Cancelled as error:
-            raised.append(error)
-
     with EventLog(path):
-        thread = threading.Thread(target=compute)
-        thread.start()
+        computing = in_background(runtime.get, {"a": (wait_for, tmp_path / "go")}, "a")
         assert eventually(lambda: any(worker["running"] for worker in runtime.state()["workers"]))
         (graph,) = runtime.state()["graphs"]
         assert runtime.cancel(graph["graph"])
-        thread.join()
+        assert isinstance(computing.exception(100), errors.Cancelled)
         (tmp_path / "go").touch()
         assert eventually(lambda: not runtime.state()["graphs"])
-    assert raised
     log = events(path)
     assert instants(log)[:2] == ["graph submitted", "graph cancelled"]
     (cancelled,) = of_kind(log, name="graph cancelled")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import threading
 from array import array
 from operator import add
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from dask_mars import Runtime
 from dask_mars.engine.graph_run import ChunkMeasurements
 from dask_mars.observe.profile import LayerProfile, Profile, by_layer
+from tests.background import in_background
 from tests.conftest import eventually
 from tests.tasks import wait_for
 
@@ -96,11 +96,10 @@ def test_of_a_runtime(runtime: Runtime, tmp_path: Path):
     assert layers["more"].total_s > 0
     assert "computation" in str(runtime.profile())
     graph = {"a": (abs, -1), "b": (wait_for, tmp_path / "go", "a")}
-    thread = threading.Thread(target=runtime.get, args=(graph, ["a", "b"]))
-    thread.start()
+    computing = in_background(runtime.get, graph, ["a", "b"])
     try:
         assert eventually(lambda: any(set(layers) == {"a"} for layers in runtime.profile().values()))
     finally:
         (tmp_path / "go").touch()
-        thread.join()
+    computing.result(100)
     assert Runtime(1).profile() == {}

@@ -31,6 +31,7 @@ from dask_mars.protocol.failures import FailureRecord, pack_error, unpack_error
 from dask_mars.protocol.locks import InterprocessLock, interprocess
 from dask_mars.protocol.pickling import dumps, frozen, loads, may_open_files, plain_bytes
 from dask_mars.store.arena import create
+from tests.background import in_background
 
 # -- exceptions -------------------------------------------------------------------------------------------------
 
@@ -528,24 +529,15 @@ def anywhere(request, monkeypatch) -> None:
         monkeypatch.setattr(InterprocessLock, "descriptor", None)
 
 
-def in_thread(function: Callable[[], object]) -> object:
-    """Return what a function returns in another thread."""
-    results: list[object] = []
-    thread = threading.Thread(target=lambda: results.append(function()))
-    thread.start()
-    thread.join(20.0)
-    return results[0]
-
-
 @pytest.mark.usefixtures("anywhere")
 def test_threads_exclude_each_other():
     lock = InterprocessLock("threads")
     with lock:
         assert lock.locked()
-        assert in_thread(lambda: lock.acquire(blocking=False)) is False
-        assert in_thread(lambda: lock.acquire(timeout=0.02)) is False
+        assert in_background(lock.acquire, blocking=False).result(20) is False
+        assert in_background(lock.acquire, timeout=0.02).result(20) is False
     assert not lock.locked()
-    assert in_thread(lambda: lock.acquire(blocking=False) and lock.release() is None) is True
+    assert in_background(lambda: lock.acquire(blocking=False) and lock.release() is None).result(20) is True
 
 
 @pytest.mark.usefixtures("anywhere")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import typing
 from pathlib import Path
 
 import dask
@@ -15,7 +14,7 @@ from click.testing import CliRunner
 
 from dask_mars import Runtime
 from dask_mars.engine.recorder import Recorder
-from dask_mars.scheduler import events
+from dask_mars.scheduler import events, log
 from dask_mars.scheduler.events import (
     ChunksFinished,
     GraphSubmitted,
@@ -31,7 +30,7 @@ from dask_mars.scheduler.replay import main, replay
 from tests.conftest import LEAST_LIMIT_OF_TWO
 from tests.machines import plan, tree
 
-KINDS = [*typing.get_args(events.Event), *typing.get_args(events.Instruction)]
+KINDS = [kind for kind in log._RECORDS.values() if issubclass(kind, events.Event | events.Instruction)]
 
 
 def logged(parameters: Parameters, *happened: events.Event) -> list[str]:

@@ -7,20 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from dask_mars.scheduler import events
 from dask_mars.scheduler.estimates import Estimates
-from dask_mars.scheduler.events import (
-    CLIENT,
-    ChunksFinished,
-    GraphPlan,
-    GraphSubmitted,
-    Refuse,
-    RefuseReservation,
-    ReservationReleased,
-    ReservationRequested,
-    Run,
-    TimePassed,
-    WorkerStarted,
-)
 from dask_mars.scheduler.machine import Machine, Parameters
 from dask_mars.scheduler.memory import RESERVATION, Memory
 from dask_mars.scheduler.objects import Objects, StoredObject
@@ -44,7 +32,7 @@ def test_declared_bytes_hold_back_what_was_never_seen():
 # -- copies of what the user's process has ------------------------------------------------------------------------
 
 
-def values_read_twice(count: int, size: int) -> GraphPlan:
+def values_read_twice(count: int, size: int) -> events.GraphPlan:
     """Return a plan of values, of what reads each, of the total of that, and of what reads that and each value."""
     inputs: list[tuple[int, ...]] = [()] * count
     inputs += [(number,) for number in range(count)]
@@ -125,14 +113,14 @@ def test_what_operands_take_while_they_run_is_learnt():
     graph_plan = plan(*[()] * 6, tuple(range(6)), operand_of=[0] * 6 + [1])
     machine = Machine(Parameters(store_limit=100, memory_limit=100))
     for worker in range(4):
-        machine.handle(WorkerStarted(worker), 0.0)
-    runs = machine.handle(GraphSubmitted(1, graph_plan), 0.0)
+        machine.handle(events.WorkerStarted(worker), 0.0)
+    runs = machine.handle(events.GraphSubmitted(1, graph_plan), 0.0)
     assert len(runs) == 4
     # Three are running without a promise; what they are promised now leaves no room for another.
-    assert machine.handle(ChunksFinished(0, 1, [0], [0.1], {}, {}, {0: 40}), 1.0) == []
+    assert machine.handle(events.ChunksFinished(0, 1, [0], [0.1], {}, {}, {0: 40}), 1.0) == []
     assert machine.memory.reserved_bytes == 120
-    assert machine.handle(ChunksFinished(1, 1, [1], [0.1]), 1.0) == []
-    assert machine.handle(ChunksFinished(2, 1, [2], [0.1]), 1.0) == [Run(0, 1, [4])]
+    assert machine.handle(events.ChunksFinished(1, 1, [1], [0.1]), 1.0) == []
+    assert machine.handle(events.ChunksFinished(2, 1, [2], [0.1]), 1.0) == [events.Run(0, 1, [4])]
     machine.validate()
 
 
@@ -189,7 +177,7 @@ def test_one_that_is_larger_than_all_memory_is_refused_with_numbers():
     host.submit(graph_plan)
     host.run()
     assert host.failed == {1: 1}
-    assert host.refused == {1: Refuse(1, 1, 500, 200)}
+    assert host.refused == {1: events.Refuse(1, 1, 500, 200)}
     assert not host.machine.memory.reserved_bytes
 
 
@@ -202,7 +190,7 @@ def test_a_result_that_fits_no_arena_is_refused_with_numbers():
     host = Host(sizes_of(graph_plan, 40, 60, 10), limit=200, hard_limit=200, result_limit=50)
     host.submit(graph_plan)
     host.run()
-    assert host.refused == {1: Refuse(1, 1, 60, 50, is_result=True)}
+    assert host.refused == {1: events.Refuse(1, 1, 60, 50, is_result=True)}
     assert host.failed == {1: 1}
     assert 1 not in host.started
 
@@ -210,10 +198,10 @@ def test_a_result_that_fits_no_arena_is_refused_with_numbers():
 def test_what_an_operand_takes_besides_its_result_need_not_fit_an_arena():
     graph_plan = plan((), (), (0, 1), operand_of=[0, 0, 1])
     machine = Machine(Parameters(store_limit=200, memory_limit=200, result_limit=50))
-    machine.handle(WorkerStarted(0), 0.0)
-    assert machine.handle(GraphSubmitted(1, graph_plan), 0.0) == [Run(0, 1, [0])]
-    finished = ChunksFinished(0, 1, [0], [0.1], {0: 40}, {0: 40}, {0: 90})
-    assert machine.handle(finished, 1.0) == [Run(0, 1, [1])]
+    machine.handle(events.WorkerStarted(0), 0.0)
+    assert machine.handle(events.GraphSubmitted(1, graph_plan), 0.0) == [events.Run(0, 1, [0])]
+    finished = events.ChunksFinished(0, 1, [0], [0.1], {0: 40}, {0: 40}, {0: 90})
+    assert machine.handle(finished, 1.0) == [events.Run(0, 1, [1])]
     assert machine.memory.reserved_bytes == 90
 
 
@@ -245,7 +233,7 @@ def test_room_is_made_before_a_reservation_is_granted():
     host.submit(plan((), (), outputs=[0, 1], declared_bytes=[40, 40]))
     host.run()
     host.persist_results(1)
-    host.post(ReservationRequested(7, 70))
+    host.post(events.ReservationRequested(7, 70))
     assert not host.granted
     assert host.machine.blocked == (RESERVATION, 7, 70)
     while host.writing:
@@ -254,7 +242,7 @@ def test_room_is_made_before_a_reservation_is_granted():
     assert host.ever_spilled == [(1, 0), (1, 1)]
     assert host.machine.memory.reserved_bytes == 70
     assert host.machine.stalled() == []
-    host.post(ReservationReleased(7))
+    host.post(events.ReservationReleased(7))
     assert not host.machine.memory.reserved_bytes
     assert host.machine.graphs == []
 
@@ -262,9 +250,9 @@ def test_room_is_made_before_a_reservation_is_granted():
 def test_a_reservation_is_released_before_it_is_granted():
     host = Host([60], limit=100, workers=1)
     host.submit(plan((), declared_bytes=[60]))
-    host.post(ReservationRequested(7, 70))
-    host.post(ReservationReleased(7))
-    host.post(ReservationReleased(7))
+    host.post(events.ReservationRequested(7, 70))
+    host.post(events.ReservationReleased(7))
+    host.post(events.ReservationReleased(7))
     host.run()
     assert host.finished == {1}
     assert not host.granted
@@ -273,8 +261,8 @@ def test_a_reservation_is_released_before_it_is_granted():
 
 def test_a_reservation_past_the_limit_is_granted_alone_and_one_past_all_memory_refused():
     host = Host([], limit=100, hard_limit=200)
-    assert host.machine.handle(ReservationRequested(1, 300), 0.0) == [RefuseReservation(1, 300, 200)]
-    host.post(ReservationRequested(2, 150))
+    assert host.machine.handle(events.ReservationRequested(1, 300), 0.0) == [events.RefuseReservation(1, 300, 200)]
+    host.post(events.ReservationRequested(2, 150))
     assert host.granted == [2]
     assert host.machine.blocked is None
 
@@ -284,12 +272,12 @@ def test_work_of_workers_comes_before_what_comes_from_elsewhere():
     graph_plan = plan((), (), outputs=[0, 1], declared_bytes=[60, 60])
     host.submit(graph_plan)
     assert len(host.started) == 1
-    host.post(ReservationRequested(2, 30))
+    host.post(events.ReservationRequested(2, 30))
     # It would fit, and then keep out the other chunk.
     assert not host.granted
     host.run_workers()
     assert host.granted == [2]
-    host.post(ReservationReleased(2))
+    host.post(events.ReservationReleased(2))
     host.take_results(1)
 
 
@@ -300,7 +288,7 @@ def test_idle_workers_are_given_what_waits_while_there_is_no_room_for_what_comes
     assert len(host.dispatched[0]) > 1
     while host.dispatched[1]:
         host.work(1)
-    host.post(ReservationRequested(2, 150))
+    host.post(events.ReservationRequested(2, 150))
     assert host.machine.blocked == (RESERVATION, 2, 150)
     assert host.machine.next_due_s() is not None
 
@@ -372,7 +360,7 @@ def test_what_the_next_chunks_need_is_announced_once():
     host = with_first_on_disk(3)
     assert host.dispatched[0] == [(1, 3)]
     assert host.announced == [(1, 0)]
-    host.post(TimePassed())
+    host.post(events.TimePassed())
     assert host.announced == [(1, 0)]
 
 
@@ -392,9 +380,9 @@ def test_the_users_process_runs_together_what_there_is_room_for():
     graph_plan = plan((), (), (), declared_bytes=[60, 60, 30], operand_of=[0, 1, 2], in_client=frozenset(range(3)))
     host = Host([0, 0, 0], limit=100, num_workers=3)
     host.submit(graph_plan)
-    assert host.dispatched[CLIENT] == [(1, 0)]
-    host.finish(CLIENT, 1, [0], seconds=1.0)
-    assert host.dispatched[CLIENT] == [(1, 1), (1, 2)]
+    assert host.dispatched[events.CLIENT] == [(1, 0)]
+    host.finish(events.CLIENT, 1, [0], seconds=1.0)
+    assert host.dispatched[events.CLIENT] == [(1, 1), (1, 2)]
     host.run()
     assert host.finished == {1}
 
@@ -406,7 +394,7 @@ def test_the_users_process_copies_what_it_reads():
     host.finish(0, 1, [0])
     host.finish(1, 1, [1])
     # 60 bytes are stored, and two copies of 30 have no room beside them.
-    assert host.dispatched[CLIENT] == [(1, 2)]
+    assert host.dispatched[events.CLIENT] == [(1, 2)]
     host.run()
     assert host.finished == {1}
 
@@ -418,9 +406,9 @@ def test_room_is_made_for_what_the_users_process_runs_together():
     host.finish(0, 1, [0])
     host.persist_results(1)
     host.submit(graph_plan, graph=2)
-    assert host.dispatched[CLIENT] == [(2, 0)]
+    assert host.dispatched[events.CLIENT] == [(2, 0)]
     host.answer()
-    assert host.dispatched[CLIENT] == [(2, 0), (2, 1)]
+    assert host.dispatched[events.CLIENT] == [(2, 0), (2, 1)]
 
 
 def test_without_a_disk_memory_is_used_as_far_as_it_goes():
@@ -456,10 +444,10 @@ def test_a_disk_that_failed_is_tried_again_after_some_time():
     host.answer(written=False)
     assert not host.machine.memory.can_spill
     host.now_s += host.machine.parameters.disk_delay_s / 2
-    host.post(TimePassed())
+    host.post(events.TimePassed())
     assert not host.machine.memory.can_spill
     host.now_s += host.machine.parameters.disk_delay_s / 2
-    host.post(TimePassed())
+    host.post(events.TimePassed())
     assert host.machine.memory.can_spill
     host.run()
     assert host.finished == {1}

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dask_mars.scheduler.events import (
-    ChunksReturned,
-    GraphSubmitted,
-    RecallQueued,
-    Run,
-    TimePassed,
-    WorkerStarted,
-)
+from dask_mars.scheduler.events import ChunksReturned, GraphSubmitted, RecallQueued, Run, TimePassed, WorkerStarted
 from tests.machines import CheckedMachine, plan
 
 #: Chunks of an operand that takes next to no time, as a rule.

@@ -6,12 +6,7 @@ from typing import Any
 
 import pytest
 
-from dask_mars.scheduler.events import (
-    ChunkFailed,
-    GraphCancelled,
-    Run,
-    WorkerLost,
-)
+from dask_mars.scheduler.events import ChunkFailed, GraphCancelled, Run, WorkerLost
 from tests.machines import CheckedMachine
 
 GPU = (("GPU", 1.0),)

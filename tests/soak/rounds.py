@@ -37,15 +37,7 @@ from dask_mars.scheduler.replay import replay
 from tests.constants import constants
 from tests.soak.leaks import Errors, Surroundings, left_in_engine, private_bytes
 from tests.soak.tasks import OnPurpose
-from tests.soak.troubles import (
-    CancelAfter,
-    Cancelled,
-    Killer,
-    full_disk,
-    interrupted,
-    no_directory,
-    watchdog,
-)
+from tests.soak.troubles import CancelAfter, Cancelled, Killer, full_disk, interrupted, no_directory, watchdog
 from tests.soak.workloads import Generator, Workload, differences, draw, read_again
 
 # Dask has few annotations. Saying so once keeps the type checker strict with all the rest.

@@ -30,6 +30,7 @@ from dask_mars.observe.drawing.picture import KNOWN, make_picture
 from dask_mars.optimize.prepare import prepare
 from dask_mars.protocol.object_ref import SPILLED
 from dask_mars.store.persisted import PersistedChunk, value_of
+from tests.background import in_background
 from tests.conftest import eventually, shared, start_workers
 from tests.constants import constants
 from tests.tasks import large_array, linger
@@ -517,15 +518,12 @@ def test_what_was_read_back_stays_as_long_as_somebody_reads_it(small, tmp_path):
     end = dask.delayed("{}/{}".format)(tmp_path, dask.delayed(np.size)(kept))
     alias = dask.delayed(linger)(str(tmp_path / "begun"), end, kept)
     zeros = dask.delayed(np.multiply)(alias, 0.0)
-    found: list[np.ndarray] = []
-    reader = threading.Thread(target=lambda: found.extend(dask.compute(alias, zeros, scheduler=small.get)))
-    reader.start()
+    reading = in_background(dask.compute, alias, zeros, scheduler=small.get)
     assert eventually((tmp_path / "begun").exists)
     others = dask.persist(*[dask.delayed(large_array)(2) for _ in range(6)], scheduler=small.get)
     assert eventually(lambda: sum(map(on_disk, others)) >= 3)
     (tmp_path / str(2 * MIB // 8)).touch()
-    reader.join()
-    assert [set(array) for array in found] == [{7.0}, {0.0}]
+    assert [set(array) for array in reading.result(100)] == [{7.0}, {0.0}]
     small.engine()._loop.machine.validate()
 
 
@@ -544,9 +542,7 @@ def test_what_was_read_back_is_not_written_again(small, written):
     take_most_of_the_store()
     # It cannot be pickled, so that no worker has anything of it meanwhile.
     last = dask.delayed(np.add)(kept, dask.delayed(wait_here)(dask.delayed(np.size)(kept)))
-    found: list[np.ndarray] = []
-    reader = threading.Thread(target=lambda: found.append(last.compute(scheduler=small.get)))
-    reader.start()
+    reading = in_background(last.compute, scheduler=small.get)
     assert begun.wait(100)
     # What is in a worker's queue pins its inputs: the sum is given back a moment after its input was.
     machine = small.engine()._loop.machine
@@ -554,8 +550,7 @@ def test_what_was_read_back_is_not_written_again(small, written):
     assert small.engine()._blocks.stored_bytes == 2 * MIB
     take_most_of_the_store()
     gate.set()
-    reader.join()
-    assert [set(array) for array in found] == [{8.0}]
+    assert set(reading.result(100)) == {8.0}
     assert len(written) == 1
 
 

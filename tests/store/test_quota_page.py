@@ -19,20 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dask_mars.protocol.control import (
-    COMPUTE,
-    PART_BYTES,
-    POSTPONED,
-    REFUSED,
-    SEAL,
-    STEP_AT,
-    STOPPED,
-    ControlPage,
-    QuotaFigures,
-    granted_bytes,
-    page_bytes,
-    quota_figures,
-)
+from dask_mars.protocol import control
 from dask_mars.store.arena import Arena, create
 
 _arena = pytest.importorskip("dask_mars.store._arena")
@@ -49,8 +36,8 @@ class Room:
     def __init__(self, engine: int) -> None:
         self.descriptor = create("test", 16 * MIB)
         self.arena = Arena(self.descriptor, 16 * MIB)
-        self.memory = mmap.mmap(-1, page_bytes(1))
-        self.control = ControlPage(memoryview(self.memory))
+        self.memory = mmap.mmap(-1, control.page_bytes(1))
+        self.control = control.ControlPage(memoryview(self.memory))
         self.control.clear(0)
         self.part = self.control.part_of(0)
         self.reader, self.wake = os.pipe()
@@ -80,11 +67,11 @@ def answer(room: Room, reason: int = 0) -> tuple[threading.Thread, list[int]]:
     def wait() -> None:
         os.read(room.reader, 64)
         asked.append(dict(room.control.asking())[0])
-        if reason == STOPPED:
+        if reason == control.STOPPED:
             room.part[:4].cast("I")[0] = GRAPH
             room.control.stop(0, GRAPH)
         elif reason:
-            room.control.refuse(0, reason, QuotaFigures(1, 2, 3, 4))
+            room.control.refuse(0, reason, control.QuotaFigures(1, 2, 3, 4))
         else:
             room.control.grant(0, asked[0])
 
@@ -98,7 +85,7 @@ def test_what_is_within_the_quota_is_taken(room):
     array = np.ones(MIB, "u1")
     assert room.control.asking() == []
     assert room.quota.growth_bytes == MIB
-    assert granted_bytes(room.part) == 2 * MIB
+    assert control.granted_bytes(room.part) == 2 * MIB
     del array
     assert room.quota.growth_bytes == 0
 
@@ -143,15 +130,15 @@ class Child:
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
-@pytest.mark.parametrize("reason", [REFUSED, POSTPONED, STOPPED])
+@pytest.mark.parametrize("reason", [control.REFUSED, control.POSTPONED, control.STOPPED])
 def test_what_is_refused_raises(room, reason):
     child = in_another_process(room, reason)
     with pytest.raises(MemoryError):
         np.ones(MIB, "u1")
     assert child.wait(100) == 0
     assert room.quota.refusal == (reason, MIB)
-    if reason != STOPPED:
-        assert quota_figures(room.part) == QuotaFigures(1, 2, 3, 4)
+    if reason != control.STOPPED:
+        assert control.quota_figures(room.part) == control.QuotaFigures(1, 2, 3, 4)
     room.control.stop(0, 0)
     # The next operand begins anew.
     room.quota.begin()
@@ -164,7 +151,7 @@ def test_what_is_refused_raises(room, reason):
 def test_all_ways_to_get_memory_count(room, make):
     room.control.grant(0, MIB)
     array = np.ones(MIB, "u1")
-    child = in_another_process(room, REFUSED)
+    child = in_another_process(room, control.REFUSED)
     take = partial(array.resize, refcheck=False) if make == "resize" else partial(getattr(np, make), dtype="u1")
     with pytest.raises(MemoryError):
         take(3 * MIB)
@@ -176,7 +163,7 @@ def test_private_memory_counts_where_the_arena_is_full(room):
     room.control.grant(0, 64 * MIB)
     arrays = [np.ones(10 * MIB, "u1") for _ in range(3)]
     assert 30 * MIB <= room.quota.growth_bytes < 31 * MIB
-    child = in_another_process(room, REFUSED)
+    child = in_another_process(room, control.REFUSED)
     with pytest.raises(MemoryError):
         arrays[2].resize(60 * MIB, refcheck=False)
     assert child.wait(100) == 0
@@ -270,19 +257,19 @@ def test_arrays_that_are_private_count_once(objects):
 
 @pytest.mark.parametrize("make", [bytes, bytearray, lambda size: [None] * (size // 8), lambda size: b"x" * size])
 def test_large_objects_that_are_refused_raise(objects, make):
-    child = in_another_process(objects, REFUSED)
+    child = in_another_process(objects, control.REFUSED)
     with pytest.raises(MemoryError):
         make(16 * MIB)
     assert child.wait(100) == 0
     reason, asked_bytes = objects.quota.refusal
-    assert reason == REFUSED
+    assert reason == control.REFUSED
     assert asked_bytes >= 16 * MIB
     assert not objects.quota.raise_exceeded()
 
 
 def test_what_a_result_needs_on_its_way_is_not_refused(objects):
-    objects.part[STEP_AT] = SEAL
-    child = in_another_process(objects, REFUSED)
+    objects.part[control.STEP_AT] = control.SEAL
+    child = in_another_process(objects, control.REFUSED)
     assert len(bytes(16 * MIB)) == 16 * MIB
     assert child.wait(100) == 0
     assert objects.quota.refusal == (0, 0)
@@ -296,7 +283,7 @@ def refused(objects: Room) -> Iterator[Room]:
         while True:
             os.read(objects.reader, 64)
             if objects.control.asking():
-                objects.control.refuse(0, REFUSED, QuotaFigures(1, 2, 3, 4))
+                objects.control.refuse(0, control.REFUSED, control.QuotaFigures(1, 2, 3, 4))
     yield objects
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -311,7 +298,7 @@ def test_small_objects_that_are_refused_interrupt(refused):
 
 
 def test_a_single_call_is_refused_small_blocks(refused):
-    refused.part[STEP_AT] = COMPUTE
+    refused.part[control.STEP_AT] = control.COMPUTE
     refused.control.grant(0, 32 * MIB)
     for _ in range(2):
         # The signal may come between what the call is given and the call.
@@ -323,7 +310,7 @@ def test_a_single_call_is_refused_small_blocks(refused):
 
 
 def test_other_threads_are_refused_no_small_blocks(refused):
-    refused.part[STEP_AT] = COMPUTE
+    refused.part[control.STEP_AT] = control.COMPUTE
     refused.control.grant(0, 24 * MIB)
     signal.signal(signal.SIGUSR2, lambda *_: None)
     with ThreadPoolExecutor(1) as executor:
@@ -360,7 +347,7 @@ def test_one_without_an_engine_waits_for_nobody():
     try:
         with pytest.raises(MemoryError):
             np.ones(MIB, "u1")
-        assert room.quota.refusal == (STOPPED, MIB)
+        assert room.quota.refusal == (control.STOPPED, MIB)
     finally:
         room.close()
 
@@ -395,7 +382,7 @@ def test_free_pages_go_back_at_once_while_others_want_them(room):
 
 def test_bad_arguments(room):
     with pytest.raises(ValueError, match="too small"):
-        _arena.Quota(room.heap, bytearray(PART_BYTES // 4), room.wake, 1)
+        _arena.Quota(room.heap, bytearray(control.PART_BYTES // 4), room.wake, 1)
     with pytest.raises(TypeError):
         _arena.Quota(None, room.part, room.wake, 1)
     with pytest.raises(TypeError, match="Quota"):

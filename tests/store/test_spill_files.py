@@ -376,12 +376,7 @@ def test_own_directory_of_somebody_else_is_refused(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("after", [0, 3])
 @pytest.mark.parametrize(
-    ("code", "kind"),
-    [
-        (errno.ENOSPC, SpillDiskFull),
-        (errno.EDQUOT, SpillDiskFull),
-        (errno.EIO, SpillDiskFailed),
-    ],
+    ("code", "kind"), [(errno.ENOSPC, SpillDiskFull), (errno.EDQUOT, SpillDiskFull), (errno.EIO, SpillDiskFailed)]
 )
 def test_disk_that_refuses_in_the_middle(directory, monkeypatch, after, code, kind):
     kept = directory.write("kept", [b"abc"])

@@ -34,8 +34,6 @@ STORE = f"store --rounds 1 --repeat 1 --chain-bytes {MIB} --result-bytes {MIB}"
             ["tree", "100", "mars", "99"],
             marks=pytest.mark.nightly,
         ),
-        ("records --repeat 1 --least 0", []),
-        ("simulate -g svd -n 2 --growth 1 -p depth-first", ["svd"]),
         pytest.param(
             "operands -g array -n 100 --rounds 1 --workers 1", ["array", "100"], marks=pytest.mark.nightly
         ),

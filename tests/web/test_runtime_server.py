@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 
 import dask.array as da
 import pytest
@@ -18,6 +17,7 @@ import dask_mars
 from dask_mars import Runtime
 from dask_mars.errors import EngineStopped
 from dask_mars.web import api
+from tests.background import in_background
 from tests.conftest import eventually
 from tests.tasks import wait_for
 from tests.web.conftest import Asker
@@ -31,28 +31,18 @@ def served(runtime):
 
 
 def test_a_computation_is_followed_and_cancelled(runtime, served, tmp_path):
-    raised = []
-
-    def compute():
-        try:
-            runtime.get({"a": (wait_for, tmp_path / "never")}, "a")
-        except dask_mars.errors.Cancelled as error:
-            raised.append(error)
-
     def running():
         return {one["id"]: one for one in served.api("computations?state=running").json["computations"]}
 
     # Other tests may have left some that are still said to run.
     before = running()
-    thread = threading.Thread(target=compute)
-    thread.start()
+    computing = in_background(runtime.get, {"a": (wait_for, tmp_path / "never")}, "a")
     assert eventually(lambda: running().keys() - before, 20)
     (one,) = [one for id, one in running().items() if id not in before]
     known = served.api(f"computations/{one['id']}").json["revision"]
     assert served.api(f"computations/{one['id']}/cancel", "POST").status == 202
     assert served.api(f"computations/{one['id']}?after={known}&wait=20").json["revision"] != known
-    thread.join(100)
-    assert raised
+    assert isinstance(computing.exception(100), dask_mars.errors.Cancelled)
     assert eventually(lambda: served.api(f"computations/{one['id']}").json["state"] == "cancelled", 20)
     # Nothing is submitted there.
     for method in ("PUT", "POST", "DELETE"):

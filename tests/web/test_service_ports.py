@@ -89,10 +89,7 @@ def test_who_may_only_look_changes_nothing(served) -> None:
         assert service.computation(id).result(100).tolist() == [0, 1, 2, 3]
     assert view.api(f"computations/{id}/result?format=json").json["value"] == [0, 1, 2, 3]
     known = connection_file(served)
-    with (
-        connect(known["url"], known["view_token"]) as service,
-        pytest.raises(ServiceError, match="looking only"),
-    ):
+    with connect(known["url"], known["view_token"]) as service, pytest.raises(ServiceError, match="looking only"):
         service.submit(da.ones(3))
 
 

@@ -68,20 +68,6 @@ def test_small_results_are_had_as_json(served, service) -> None:
     assert result(served, large.id, Accept="application/json")[0] == 406
 
 
-@pytest.mark.slow
-def test_frames_are_had_as_files_of_arrow(served, service) -> None:
-    pa, pd = pytest.importorskip("pyarrow"), pytest.importorskip("pandas")
-    dd = pytest.importorskip("dask.dataframe")
-    frame = pd.DataFrame({"a": range(10), "b": np.linspace(0, 1, 10)})
-    computation = service.submit(dd.from_pandas(frame, npartitions=3))
-    assert computation.result(100).equals(frame)
-    for _ in range(2):
-        status, headers, text = result(served, computation.id, Accept="application/vnd.apache.arrow.file")
-        assert (status, headers["Content-Type"]) == (200, "application/vnd.apache.arrow.file")
-        assert pa.ipc.open_file(text).read_pandas().equals(frame)
-    assert result(served, computation.id, Accept="application/x-npy")[0] == 406
-
-
 def test_parts_are_had_by_ranges(served, service) -> None:
     computation = service.submit(da.arange(1000, chunks=100))
     assert computation.wait(100)

@@ -148,20 +148,10 @@ def begin(path: str, function: Callable[[], Any]) -> None:
         note(path, "cleaned up")
 
 
-PYTHON = [
-    spin,
-    lambda: time.sleep(60),
-    swallow_exceptions,
-    run_loop,
-    print_on,
-]
+PYTHON = [spin, lambda: time.sleep(60), swallow_exceptions, run_loop, print_on]
 
 
-@pytest.mark.parametrize(
-    "function",
-    PYTHON,
-    ids=["loop", "sleep", "except Exception", "event loop", "printing"],
-)
+@pytest.mark.parametrize("function", PYTHON, ids=["loop", "sleep", "except Exception", "event loop", "printing"])
 def test_a_task_is_interrupted_and_its_worker_lives_on(
     function: Callable[[], Any], patient: Runtime, tmp_path: Path
 ) -> None:

@@ -29,8 +29,7 @@ def draw(pictures: Sequence[Picture], *, rankdir: str = "BT", dpi: float = 100) 
     if rankdir not in ("BT", "TB", "LR", "RL"):
         raise ValueError(f"rankdir must be 'BT', 'TB', 'LR' or 'RL', not {rankdir!r}")
     import_required(
-        "matplotlib",
-        "drawing chunk graphs needs matplotlib: python -m pip install 'dask-mars[visualize]'",
+        "matplotlib", "drawing chunk graphs needs matplotlib: python -m pip install 'dask-mars[visualize]'"
     )
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch

@@ -134,10 +134,7 @@ def _titled(before: ChunkGraph, after: ChunkGraph, composed: bool | str) -> list
     """Return the graphs to draw with their titles."""
     if before.keys == after.keys:
         return [(f"{_count(after)}, nothing to compose", after)]
-    both = [
-        (f"before composing: {_count(before)}", before),
-        (f"after composing: {_count(after)}", after),
-    ]
+    both = [(f"before composing: {_count(before)}", before), (f"after composing: {_count(after)}", after)]
     return both if composed == "both" else [both[bool(composed)]]
 
 

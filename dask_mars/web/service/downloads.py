@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import os
 from collections.abc import Awaitable
 from pathlib import Path
@@ -15,13 +14,11 @@ from dask_mars.web.handling import Handler, Site
 from dask_mars.web.monitor import Json
 from dask_mars.web.service.monitor import PIECE_BYTES, ServiceContext
 
-#: Longest wait for the runner to convert a result to Arrow, in seconds.
-_ARROW_S = 60.0
-#: Media types of results.
-NPY, ARROW = "application/x-npy", "application/vnd.apache.arrow.file"
+#: Media type of files of `numpy.save`.
+NPY = "application/x-npy"
 #: For links, which cannot say what they accept.
-_FORMATS = {"pickle": wire.MEDIA_TYPE, "npy": NPY, "json": api.JSON, "arrow": ARROW}
-_SUFFIXES = {wire.MEDIA_TYPE: ".mars", NPY: ".npy", api.JSON: ".json", ARROW: ".arrow"}
+_FORMATS = {"pickle": wire.MEDIA_TYPE, "npy": NPY, "json": api.JSON}
+_SUFFIXES = {wire.MEDIA_TYPE: ".mars", NPY: ".npy", api.JSON: ".json"}
 
 #: A part of an answer: bytes, or position and size in a file.
 _Part = bytes | tuple[int, int]
@@ -53,15 +50,11 @@ class ResultHandler(Handler):
         except FileNotFoundError:
             raise _evicted() from None
         media_type = self._media_type(header, chosen)
-        if media_type == ARROW:
-            path, parts = await self._arrow(row, path)
-        else:
-            parts = _parts(media_type, header, offsets, size_bytes)
         self.set_header("Content-Type", media_type)
         self.set_header("Content-Disposition", f'attachment; filename="{row["id"]}{_SUFFIXES[media_type]}"')
         self.set_header("ETag", f'"{row["digest"][:32]}-{row["number"]}"')
         self.set_header("Vary", "Accept")
-        await self._send(path, parts)
+        await self._send(path, _parts(media_type, header, offsets, size_bytes))
 
     async def _say_why_not(self, row: Any) -> None:
         if row["state"] not in ("failed", "cancelled"):
@@ -73,37 +66,13 @@ class ResultHandler(Handler):
         self.send_json({**body, "error": {"state": row["state"], **told}}, "application/problem+json")
 
     def _media_type(self, header: Json, chosen: str | None) -> str:
-        there = {NPY: header["npy"], api.JSON: header["json"], ARROW: header["arrow"]}
+        there = {NPY: header["npy"], api.JSON: header["json"]}
         offered = [wire.MEDIA_TYPE, *[name for name, found in there.items() if found]]
         accept = self.request.headers.get("Accept") if chosen is None else _FORMATS[chosen]
         media_type = wire.accepted(accept, offered)
         if media_type is None:
             raise Problem(406, f"this result can be had as {', '.join(offered)}")
         return media_type
-
-    async def _arrow(self, row: Any, source: Path) -> tuple[Path, list[_Part]]:
-        """Let the runner convert the result to Arrow: the front never unpickles."""
-        target = _arrow_of(source)
-        if not target.exists():
-            try:
-                await self._service.run(self._ask_for_arrow, row["number"])
-            except (KeyError, TimeoutError):
-                raise Problem(
-                    406, "the service cannot send this result as Arrow; is pyarrow installed there?"
-                ) from None
-        try:
-            return target, [(0, target.stat().st_size)]
-        except FileNotFoundError:
-            raise _evicted() from None
-
-    def _ask_for_arrow(self, number: int) -> None:
-        service = self._service
-        service.supervisor.ask("arrow", number, timeout_s=_ARROW_S)
-        written = _arrow_of(service.store.result(number))
-        with contextlib.suppress(FileNotFoundError):
-            if not service.store.grow(number, written.stat().st_size):
-                # The result was removed during the conversion.
-                written.unlink()
 
     async def _send(self, path: Path, parts: list[_Part]) -> None:
         total = sum(len(part) if isinstance(part, bytes) else part[1] for part in parts)
@@ -156,11 +125,6 @@ class ResultHandler(Handler):
             sent = self.flush()
         if sent is not None:
             await sent
-
-
-def _arrow_of(result: Path) -> Path:
-    """Return the path of a result in Arrow's format."""
-    return result.with_name(f"{result.name}.arrow")
 
 
 def _evicted() -> Problem:

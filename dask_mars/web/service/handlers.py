@@ -7,11 +7,11 @@ from typing import Any, Literal
 from dask_mars.web import answers, api, wire
 from dask_mars.web.api import JSON, PROBLEM, Answer, Route
 from dask_mars.web.handling import Rule, Site
-from dask_mars.web.service.downloads import ARROW, NPY, ResultHandler
+from dask_mars.web.service.downloads import NPY, ResultHandler
 from dask_mars.web.service.monitor import ServiceContext
 from dask_mars.web.service.submissions import SubmissionHandler
 
-_BINARY: dict[str, Any] = dict.fromkeys((wire.MEDIA_TYPE, NPY, JSON, ARROW), bytes)
+_BINARY: dict[str, Any] = dict.fromkeys((wire.MEDIA_TYPE, NPY, JSON), bytes)
 _HEADERS = {"ETag": str, "Accept-Ranges": Literal["bytes"]}
 
 #: The routes of a service, in addition to `api.ROUTES`.
@@ -58,8 +58,7 @@ ROUTES = (
         headers=("Range",),
         description=(
             "As Accept says: a pickle in frames, laid out like a submission; a file of NumPy's for arrays; JSON "
-            "for small numbers, texts and arrays; a file of Arrow's for frames, series and columns of numbers, if "
-            "the service has pyarrow. A pickle is code: load those of services that you trust."
+            "for small numbers, texts and arrays. A pickle is code: load those of services that you trust."
         ),
     ),
 )

@@ -16,7 +16,6 @@ import numpy as np
 
 from dask_mars.client.handles import describe
 from dask_mars.client.records import ValueDescription
-from dask_mars.graph.callables import package_of
 from dask_mars.web import wire
 from dask_mars.web.monitor import Json
 from dask_mars.web.pickles import pack, read_frames, unpack
@@ -48,8 +47,6 @@ def write(
         "result": description,
         "npy": _npy(shown, frames),
         "json": _as_json(shown, description),
-        "arrow": _is_table(shown),
-        "is_tuple": value is not shown,
     }
     need_bytes = sum([frame.nbytes for frame in frames])
     free_bytes = shutil.disk_usage(target.parent).free
@@ -130,26 +127,3 @@ def _as_json(value: Any, description: ValueDescription) -> str | None:
     except (TypeError, ValueError, RecursionError):
         return None
     return text if len(text) <= _JSON_BYTES else None
-
-
-def _is_table(value: Any) -> bool:
-    """Return whether Arrow can represent a value: frames, series and columns of numbers."""
-    if type(value) is np.ndarray:
-        return value.ndim == 1 and value.dtype.kind in "biufMm"
-    return package_of(type(value)) == "pandas" and hasattr(value, "index")
-
-
-def write_arrow(source: Path, incoming: Path, target: Path) -> None:
-    """Write a result also as a file of Arrow's."""
-    import pyarrow  # type: ignore[import-untyped]
-
-    header, value = read(source)
-    if header["is_tuple"]:
-        (value,) = value
-    if type(value) is np.ndarray:
-        table = pyarrow.table({"value": value})
-    else:
-        table = pyarrow.Table.from_pandas(value.to_frame() if not hasattr(value, "columns") else value)
-    with pyarrow.OSFile(str(incoming), "wb") as file, pyarrow.ipc.new_file(file, table.schema) as writer:
-        writer.write_table(table)
-    incoming.rename(target)

@@ -246,11 +246,6 @@ class Runner:
         self.lines.send(told)
 
     def _found(self, what: str, number: int | None, *arguments: Any) -> Json:
-        if what == "arrow":
-            source = self.directory / "results" / str(number)
-            incoming = self.directory / "incoming" / f"{number}-{threading.get_ident()}.arrow"
-            results.write_arrow(source, incoming, source.with_name(f"{number}.arrow"))
-            return {}
         method: Callable[..., Json] = getattr(self._monitor, what)
         if what == "state":
             return method()

@@ -253,8 +253,7 @@ class ServiceStore:
         columns = ", ".join(f"{name} = ?" for name in values)
         with self._transaction() as database:
             changed = database.execute(
-                f"UPDATE computations SET {columns} WHERE number = ? AND {_NOT_OVER}",
-                (*values.values(), number),
+                f"UPDATE computations SET {columns} WHERE number = ? AND {_NOT_OVER}", (*values.values(), number)
             ).rowcount
         return bool(changed)
 
@@ -266,15 +265,6 @@ class ServiceStore:
         shutil.rmtree(self.checkpoint(number), ignore_errors=True)
         row = self.numbered(number) if done else None
         return None if row is None else str(row["id"])
-
-    def grow(self, number: int, file_bytes: int) -> bool:
-        """Add bytes on disk to an ended computation; return whether its result is still kept."""
-        with self._transaction() as database:
-            changed = database.execute(
-                "UPDATE computations SET file_bytes = file_bytes + ? WHERE number = ? AND NOT evicted",
-                (file_bytes, number),
-            ).rowcount
-        return bool(changed)
 
     def unfinished(self) -> list[sqlite3.Row]:
         """Return the rows of unfinished computations, the oldest first."""
@@ -310,8 +300,6 @@ class ServiceStore:
     def remove_files(self, number: int) -> None:
         """Remove the files of a computation."""
         for path in (self.graph(number), self.result(number), self.details(number)):
-            path.unlink(missing_ok=True)
-        for path in (self.directory / _RESULTS).glob(f"{number}.*"):
             path.unlink(missing_ok=True)
         shutil.rmtree(self.checkpoint(number), ignore_errors=True)
 
