@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -55,7 +56,7 @@ def in_order(texts: Sequence[Texts]) -> tuple[Texts, list[NDArray[Any]]]:
     """Return the texts of several files in order, and the places there of those of each file."""
     arrow: Any = sys.modules["pyarrow"]
     together = arrow.concat_arrays([own.values for own in texts]).dictionary_encode()
-    order = sys.modules["pyarrow.compute"].array_sort_indices(together.dictionary)
+    order = importlib.import_module("pyarrow.compute").array_sort_indices(together.dictionary)
     ranks = np.empty(len(order), "i4")
     ranks[order.to_numpy()] = np.arange(len(order), dtype="i4")
     ends = np.cumsum([len(own.values) for own in texts])[:-1]
@@ -132,7 +133,9 @@ class CodedReader:
             column = table.column(label).unify_dictionaries()
             codes = np.concatenate([chunk.indices.to_numpy() for chunk in column.chunks])
             frame.insert(columns.index(label), label, codes)
-            texts[label] = Texts(self._reader.meta.dtypes[label], column.chunk(0).dictionary)
+            # Files may differ in the width of offsets.
+            values = column.chunk(0).dictionary.cast(arrow.large_string())
+            texts[label] = Texts(self._reader.meta.dtypes[label], values)
         return CodedFrame(frame, texts)
 
     def _has_codes(self, file: Any, groups: Collection[int], label: str) -> bool:

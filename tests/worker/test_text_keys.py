@@ -122,6 +122,17 @@ def test_options_of_readers(options, folder):
         assert_same(value, other)
 
 
+def test_files_with_other_offsets(tmp_path):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for number, kind in enumerate((arrow.string(), arrow.large_string())):
+        columns = {"a": arrow.array(table(number).a.tolist(), kind), "v": arrow.array(table(number).v)}
+        parquet.write_table(arrow.table(columns), tmp_path / f"{number}.parquet")
+    graph = prepared(dd.read_parquet(tmp_path).groupby("a").v.sum())
+    expected = values_of(graph)
+    for value, other in zip(with_codes(graph), expected, strict=True):
+        assert_same(value, other)
+
+
 def test_errors_are_those_of_dask(tmp_path):
     table(0).to_parquet(tmp_path / "x.parquet")
     graph = prepared(dd.read_parquet(tmp_path / "x.parquet").groupby("a").v.sum())
