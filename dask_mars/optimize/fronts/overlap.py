@@ -25,6 +25,7 @@ from dask_mars.optimize.programs import Program, make_list
 
 # Position of a cut part relative to the block that receives it.
 _BEFORE, _CENTRE, _AFTER = -1, 0, 1
+Sides = tuple[int, ...]
 
 
 def lazy_overlap(layer: Layer, residents: Residents | None = None) -> LazyLayer | None:
@@ -64,6 +65,16 @@ class OverlapRecords:
         ]
         #: For each axis and coordinate, the block that it is cut from, and the side.
         self._cut = [_cuts(around) for around in self._around]
+        #: For each axis and block, the blocks that its parts are cut from, and their sides.
+        self._parts = [
+            {
+                block: tuple(zip(*[cut[at] for at in coordinates], strict=True))
+                for block, coordinates in around.items()
+            }
+            for around, cut in zip(self._around, self._cut, strict=True)
+        ]
+        #: Operand and literals for parts in place, by their sides along each axis.
+        self._patterns: dict[Any, tuple[int, tuple[Any, ...]]] = {}
         #: Slices for cutting, by the side along each axis.
         self._literals = {
             sides: (tuple([_cut_at(side, *depth) for side, depth in zip(sides, depths, strict=True)]),)
@@ -96,20 +107,28 @@ class OverlapRecords:
         if key not in self:
             return None
         coordinates = key[1:]
+        if self._in_place is not None:
+            blocks, sides = zip(
+                *[parts[at] for parts, at in zip(self._parts, coordinates, strict=True)], strict=True
+            )
+            operand, literals = self._patterns.get(sides) or self._pattern(self._in_place, sides)
+            if literals:
+                return ChunkRecord(operand, literals, list(itertools.product((self._source,), *blocks)))
         parts = [around[at] for around, at in zip(self._around, coordinates, strict=True)]
         input_keys: list[Key] = list(itertools.product((self._edge_name,), *parts))
         shape = tuple(map(len, parts))
-        if self._in_place is not None:
-            found = [self._cut_of(edge) for edge in input_keys]
-            whole = [not any(sides) for _, sides in found]
-            slices = [self._literals[sides][0] for _, sides in found if any(sides)]
-            if len(found) > 1:
-                return ChunkRecord(
-                    self._in_place.operand_id(whole), (*slices, shape), [block for block, _ in found]
-                )
         # The centre is not cut: it is the source's block itself.
         input_keys[input_keys.index((self._edge_name, *coordinates))] = (self._source, *coordinates)
         return ChunkRecord(self._operand_of(len(input_keys)), (shape,), input_keys)
+
+    def _pattern(self, in_place: PartOperands, along: tuple[Sides, ...]) -> tuple[int, tuple[Any, ...]]:
+        """Return the operand and the literals of blocks whose parts have some sides; no literals for one part."""
+        found = list(itertools.product(*along))
+        slices = [self._literals[sides][0] for sides in found if any(sides)]
+        literals = (*slices, tuple(map(len, along))) if len(found) > 1 else ()
+        operand = in_place.operand_id([not any(sides) for sides in found]) if literals else 0
+        self._patterns[along] = operand, literals
+        return operand, literals
 
     def _edge(self, key: tuple[Any, ...]) -> ChunkRecord | Alias | None:
         if len(key) != self._edge_length:

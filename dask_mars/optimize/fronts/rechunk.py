@@ -191,7 +191,10 @@ class RechunkRecords:
         self._operands = PartOperands(compiler, layer.name)
         #: For each axis and new block: the old blocks that it reads, the part of each, and whether that is all of
         #: it.
-        self._parts = [_parts(old, new) for old, new in zip(layer.old, layer.new, strict=True)]
+        self._parts = [
+            [tuple(zip(*parts, strict=True)) for parts in _parts(old, new)]
+            for old, new in zip(layer.old, layer.new, strict=True)
+        ]
 
     def __contains__(self, key: tuple[Any, ...]) -> bool:
         """Return whether a key with the layer's name is that of a block."""
@@ -203,19 +206,17 @@ class RechunkRecords:
         """Return the record of a block."""
         if key not in self:
             return None
-        along = [parts[at] for at, parts in zip(key[1:], self._parts, strict=True)]
-        input_keys: list[Key] = []
-        literals: list[Any] = []
-        whole: list[bool] = []
-        for parts in itertools.product(*along):
-            input_keys.append((self._source, *[block for block, _, _ in parts]))
-            whole.append(all(is_all for _, _, is_all in parts))
-            if not whole[-1]:
-                literals.append(tuple([part for _, part, _ in parts]))
+        blocks, slices, are_whole = zip(
+            *[parts[at] for parts, at in zip(self._parts, key[1:], strict=True)], strict=True
+        )
+        input_keys: list[Key] = list(itertools.product((self._source,), *blocks))
+        whole = list(map(all, itertools.product(*are_whole)))
         if whole == [True]:
             return Alias(key, input_keys[0])
+        parts = zip(itertools.product(*slices), whole, strict=True)
+        literals: list[Any] = [part for part, is_all in parts if not is_all]
         if len(whole) > 1:
-            literals.append([len(parts) for parts in along])
+            literals.append(list(map(len, blocks)))
         return ChunkRecord(self._operands.operand_id(whole), tuple(literals), input_keys)
 
 
