@@ -87,11 +87,12 @@ def calls_of(name: str, source: str, gets: dict[str, Get], arrays: list[Any], fi
 
 
 def measure(name: str, calls: Calls, repeat: int, clock: Clock) -> dict[str, Any]:
-    """Return seconds of all in turn, those of the first run of mars, and what `taken` counts of a later one."""
+    """Return all seconds and processor seconds, those of the first run of mars, and what `taken` counts later."""
     # The first call by hand is compiled, and one of mars is timed.
     expected, first_s = np.ravel(calls["by hand"]()), clock.time(calls["mars"])[1]
     calls["threads"]()
     seconds: dict[str, list[float]] = {peer: [] for peer in calls}
+    busy: dict[str, list[float]] = {peer: [] for peer in calls}
     parts: list[list[float]] = []
     while len(parts) < repeat and (not parts or clock.fits()):
         turn = len(parts) % len(calls)
@@ -99,14 +100,16 @@ def measure(name: str, calls: Calls, repeat: int, clock: Clock) -> dict[str, Any
             gc.collect()
             before = taken()
             result, duration_s = clock.time(calls[peer])
+            part = [after - b for after, b in zip(taken(), before, strict=True)]
             if peer == "mars":
-                parts.append([after - b for after, b in zip(taken(), before, strict=True)])
+                parts.append(part)
             seconds[peer].append(duration_s)
+            busy[peer].append(part[1])
             found = np.ravel(result if peer == "by hand" or len(result) > 1 else result[0])
             if not np.allclose(found, expected, RELATIVE_TOLERANCE, atol=0.0):
                 raise ArithmeticError(f"{name}: {peer} gave {found[:3]}, by hand {expected[:3]}")
     middle = [statistics.median(part) for part in zip(*parts, strict=True)]
-    return {"seconds": seconds, "first": first_s, "taken": middle}
+    return {"seconds": seconds, "busy": busy, "first": first_s, "taken": middle}
 
 
 def run(job: ByHandJob, events: Events) -> None:

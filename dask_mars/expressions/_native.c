@@ -13,6 +13,7 @@
 #include "_blocks.h"
 #include "_histogram.h"
 #include "_moments.h"
+#include "_sums.h"
 #include "_source.h"
 
 /* Numbers that a source generates at a time: few enough to stay in the second-level cache. */
@@ -400,6 +401,38 @@ static PyObject *moments_(PyObject *Py_UNUSED(module), PyObject *arguments)
     Py_RETURN_NONE;
 }
 
+static PyObject *group_sums_(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    PyArrayObject *rows, *groups, *first, *totals;
+    if (!PyArg_ParseTuple(arguments, "O!O!O!O!:group_sums", &PyArray_Type, &rows, &PyArray_Type, &groups,
+                          &PyArray_Type, &first, &PyArray_Type, &totals))
+        return NULL;
+    npy_intp count = PyArray_SIZE(groups);
+    if (PyArray_NDIM(rows) != 2 || PyArray_TYPE(rows) != NPY_DOUBLE || !PyArray_ISBEHAVED_RO(rows)
+        || PyArray_STRIDE(rows, 1) != sizeof(double) || PyArray_DIM(rows, 0) != count
+        || !is_plain((PyObject *)groups, NPY_INT64) || !is_plain((PyObject *)first, NPY_BOOL)
+        || PyArray_SIZE(first) != count || PyArray_NDIM(totals) != 2 || PyArray_TYPE(totals) != NPY_DOUBLE
+        || !PyArray_ISCARRAY(totals) || PyArray_DIM(totals, 1) != PyArray_DIM(rows, 1)) {
+        PyErr_SetString(PyExc_TypeError, "rows must be doubles, of one group each, and as long as the totals");
+        return NULL;
+    }
+    const int64_t *group = PyArray_DATA(groups);
+    for (npy_intp row = 0; row < count; row++)
+        if (group[row] < 0 || group[row] >= PyArray_DIM(totals, 0)) {
+            PyErr_SetString(PyExc_ValueError, "a group has no total");
+            return NULL;
+        }
+    int is_odd;
+    Py_BEGIN_ALLOW_THREADS
+    feclearexcept(FE_ALL_EXCEPT);
+    is_odd = add_to_groups(PyArray_DATA(rows), count, PyArray_STRIDE(rows, 0), PyArray_DIM(rows, 1), group,
+                           PyArray_DATA(first), PyArray_DATA(totals))
+             || fetestexcept(FE_OVERFLOW | FE_INVALID);
+    feclearexcept(FE_ALL_EXCEPT);
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(!is_odd);
+}
+
 /* Return an array of the remaining numbers of a source. */
 static PyObject *rest_(PyObject *Py_UNUSED(module), PyObject *capsule)
 {
@@ -419,6 +452,9 @@ static PyObject *rest_(PyObject *Py_UNUSED(module), PyObject *capsule)
 
 static PyMethodDef functions[] = {
     {"cast", cast_, METH_VARARGS, "Return the loop that casts one type to another, by NumPy's characters, or None."},
+    {"group_sums", group_sums_, METH_VARARGS,
+     "Add rows to the totals of their groups, the first of each group to zero. Return False if a total is NaN, or if "
+     "NumPy might warn."},
     {"histogram", histogram_, METH_VARARGS,
      "Add the numbers of values, or of a source, between edges to counts; "
      "by NumPy's method for bins of equal width if they have one."},

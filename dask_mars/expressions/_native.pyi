@@ -24,6 +24,13 @@ class Program:
     def run(self, watched: int, /, *arrays: Any) -> bool: ...
 
 def cast(source: str, target: str, /) -> Any | None: ...
+def group_sums(
+    rows: np.ndarray[Any, Any],
+    groups: np.ndarray[Any, Any],
+    first: np.ndarray[Any, Any],
+    totals: np.ndarray[Any, Any],
+    /,
+) -> bool: ...
 def histogram(
     values: Any, edges: np.ndarray[Any, Any], counts: np.ndarray[Any, Any], regular: bool, /
 ) -> None: ...

@@ -1,4 +1,4 @@
-/* Sums of short rows: see `_sums.h`.
+/* Sums of short rows, and of rows in groups: see `_sums.h`.
  *
  * NumPy's loop takes about as long to begin a row as to add up sixty numbers, and adds eight at a time. */
 
@@ -23,4 +23,24 @@ VECTORISED void add_row_sums(const double *rows, ptrdiff_t count, ptrdiff_t leng
                 lanes[lane] += lanes[lane + half];
         *(double *)totals += lanes[0];
     }
+}
+
+VECTORISED static int add_row(const double *row, ptrdiff_t count, int first, double *totals)
+{
+    /* Integers of the numbers' width: comparisons and their sum are then vectorised. */
+    int64_t odd = 0;
+    for (ptrdiff_t at = 0; at < count; at++) {
+        totals[at] = (first ? 0.0 : totals[at]) + row[at];
+        odd |= totals[at] != totals[at];
+    }
+    return odd != 0;
+}
+
+int add_to_groups(const char *rows, ptrdiff_t count, ptrdiff_t stride, ptrdiff_t length, const int64_t *groups,
+                  const char *first, double *totals)
+{
+    int odd = 0;
+    for (ptrdiff_t row = 0; row < count && !odd; row++)
+        odd = add_row((const double *)(rows + row * stride), length, first[row], totals + groups[row] * length);
+    return odd;
 }

@@ -33,8 +33,14 @@ class RegionFunction:
     __name__ = "region"
 
     def __init__(
-        self, program: Operand, known: Sequence[Elementwise | Reduction], outputs: tuple[int, ...]
+        self,
+        program: Operand,
+        known: Sequence[Elementwise | Reduction],
+        outputs: tuple[int, ...],
+        parts: Sequence[tuple[RegionFunction, Sequence[int]]] = (),
     ) -> None:
+        #: Functions of independent parts, with the places of their inputs. Together they have the same outputs.
+        self._parts = parts
         self._program = program
         self._known = known
         self._outputs = outputs
@@ -68,6 +74,12 @@ class RegionFunction:
         return self._one_by_one(values)
 
     def _one_by_one(self, values: tuple[Any, ...]) -> Any:
+        if self._parts:
+            found: list[Any] = []
+            for function, places in self._parts:
+                result = function(*[values[place] for place in places])
+                found += result if len(function._outputs) > 1 else [result]
+            return tuple(found)
         arrays = [value.array() if type(value) is Draw else value for value in values]
         results = self._program.run_all(arrays, self._outputs)
         return results[0] if len(results) == 1 else tuple(results)

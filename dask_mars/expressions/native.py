@@ -19,9 +19,10 @@ try:
     from dask_mars.expressions import _native
 except ImportError:
     AVAILABLE = False
-    histogram = moments = rest = None
+    group_sums = histogram = moments = rest = None
 else:
     AVAILABLE = hasattr(np.ufunc, "_get_strided_loop")
+    group_sums = getattr(_native, "group_sums", None)
     histogram = getattr(_native, "histogram", None)
     moments = getattr(_native, "moments", None)
     rest = getattr(_native, "rest", None)

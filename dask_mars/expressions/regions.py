@@ -39,6 +39,8 @@ class Region(NamedTuple):
     inputs: tuple[int, ...]
     #: Steps whose results are needed outside.
     outputs: tuple[int, ...]
+    #: The regions that are evaluated together where their arrays are of one shape.
+    parts: tuple[Region, ...] = ()
 
 
 def find_regions(operand: Operand, kinds: Sequence[Kind]) -> list[Region]:
@@ -74,11 +76,43 @@ def find_regions(operand: Operand, kinds: Sequence[Kind]) -> list[Region]:
     for source, index in reductions:
         members[find(source)].append(index)
     inner = (sorted(index for index in steps if kinds[index] is not Kind.SOURCE) for steps in members.values())
-    return [
+    regions = [
         _region(operand, steps, before)
         for steps, group in zip(inner, members.values(), strict=True)
         if steps and len(group) > 1
-    ] + [_region(operand, steps, before) for steps in alone.values()]
+    ]
+    return _with_common_inputs(operand, regions, kinds, levels) + [
+        _region(operand, steps, before) for steps in alone.values()
+    ]
+
+
+def _with_common_inputs(
+    operand: Operand, regions: list[Region], kinds: Sequence[Kind], levels: list[int]
+) -> list[Region]:
+    """Join the regions that reduce the same inputs, so that these are read from memory once."""
+    joined: list[Region] = []
+    groups: list[tuple[list[Region], set[tuple[int, int]]]] = []
+    for region in regions:
+        if any(kinds[step] is not Kind.REDUCTION for step in region.outputs):
+            # Together, results of the chunk's size would be in memory at once.
+            joined.append(region)
+            continue
+        level = levels[region.steps[0]]
+        group, inputs = [region], {(slot, level) for slot in region.inputs if slot < operand.input_count}
+        for other in [other for other in groups if inputs & other[1]]:
+            groups.remove(other)
+            group, inputs = other[0] + group, other[1] | inputs
+        groups.append((group, inputs))
+    return joined + [_join(group) if len(group) > 1 else group[0] for group, _ in groups]
+
+
+def _join(parts: list[Region]) -> Region:
+    return Region(
+        tuple(sorted(step for part in parts for step in part.steps)),
+        tuple(dict.fromkeys(slot for part in parts for slot in part.inputs)),
+        tuple(step for part in parts for step in part.outputs),
+        tuple(parts),
+    )
 
 
 def _levels(operand: Operand, kinds: Sequence[Kind], before: int) -> list[int]:

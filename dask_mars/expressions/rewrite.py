@@ -190,6 +190,14 @@ class _Rewriter:
         return self._before + len(self._steps) - 1
 
     def _emit_region(self, region: Region) -> None:
+        result = self._add(self._function(region), tuple([self._slots[slot] for slot in region.inputs]))
+        if len(region.outputs) == 1:
+            self._slots[self._before + region.outputs[0]] = result
+            return
+        for place, index in enumerate(region.outputs):
+            self._slots[self._before + index] = self._add(partial(_pick, place), (result,))
+
+    def _function(self, region: Region) -> RegionFunction:
         old, before = self._old, self._before
         inner = {slot: place for place, slot in enumerate(region.inputs)}
         for place, index in enumerate(region.steps):
@@ -208,13 +216,8 @@ class _Rewriter:
         )
         outputs = tuple([region.steps.index(index) for index in region.outputs])
         known = [self._known[index] for index in region.steps]
-        function = RegionFunction(program, known, outputs)
-        result = self._add(function, tuple([self._slots[slot] for slot in region.inputs]))
-        if len(outputs) == 1:
-            self._slots[before + region.outputs[0]] = result
-            return
-        for place, index in enumerate(region.outputs):
-            self._slots[before + index] = self._add(partial(_pick, place), (result,))
+        parts = [(self._function(part), [inner[slot] for slot in part.inputs]) for part in region.parts]
+        return RegionFunction(program, known, outputs, parts)
 
 
 def _pick(place: int, values: tuple[Any, ...]) -> Any:

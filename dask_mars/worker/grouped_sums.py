@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from dask_mars.expressions import native
 from dask_mars.graph.callables import attribute
 
 #: Minimum numbers in a slice: calls for smaller ones take longer than flox.
@@ -54,7 +55,7 @@ def _reduce_chunk(
     names = func if type(func) in (tuple, list) else (func,)
     engine = named.get("engine")
     if engine in _ENGINES and type(array) is np.ndarray and array.dtype.kind == "f" and array.itemsize <= 8:
-        sums = _Sums(engine)
+        sums = _Sums(engine, are_counts_inner=set(names) != {"nanlen"})
         func = tuple([partial(sums.reduce, name) if name in _NAMES else name for name in names])
     return chunk_reduce(array, by, func, *rest, **named)
 
@@ -62,20 +63,23 @@ def _reduce_chunk(
 class _Sums:
     """The sums and counts of one chunk, which flox requests one after the other."""
 
-    def __init__(self, engine: str) -> None:
+    def __init__(self, engine: str, are_counts_inner: bool) -> None:
         self._engine = engine
-        #: Facts about the last array: whether groups consist of slices, and of one each; and its NaN mask, if it
-        #: has any.
+        #: Whether flox computes its result from sums and counts: counts themselves may be written to.
+        self._are_counts_inner = are_counts_inner
+        #: Facts about the last array: whether groups consist of slices, and of one each; its NaN mask, if it has
+        #: any; and its sums, if they were computed instead of the mask.
         self._array: _Array | None = None
         self._are_slices = self._are_single = False
         self._missing: _Array | None = None
+        self._sums: _Array | None = None
 
     def reduce(
         self, name: str, groups: Any, array: _Array, *, size: int, dtype: Any, fill_value: Any, **options: Any
     ) -> Any:
         """Return a reduction of an array along its last axis, with the signature of flox's engines."""
         if self._array is not array:
-            self._look_at(groups, array, size)
+            self._look_at(groups, array, size, name != "nanlen")
         if self._are_slices and not options and not fill_value and fill_value is not None:
             if name == "nanlen":
                 return self._count(groups, array, size, np.dtype(dtype))
@@ -96,10 +100,12 @@ class _Sums:
         )
         return result.astype(dtype, copy=False)
 
-    def _look_at(self, groups: _Array, array: _Array, size: int) -> None:
-        self._array, self._missing = array, None
+    def _look_at(self, groups: _Array, array: _Array, size: int, is_sum: bool) -> None:
+        self._array, self._missing, self._sums = array, None, None
         self._are_slices = self._has_slices(groups, array, size)
-        if self._are_slices:
+        if self._are_slices and is_sum and self._engine == "numpy":
+            self._sums = _sums_without_nan(groups, array, size)
+        if self._are_slices and self._sums is None:
             missing = np.isnan(array)
             self._missing = missing if missing.any() else None
 
@@ -117,6 +123,9 @@ class _Sums:
     def _sum(self, groups: _Array, array: _Array, size: int, dtype: np.dtype[Any]) -> _Array:
         if self._engine == "flox":
             return array.astype(dtype)[..., np.argsort(groups)]
+        if self._sums is not None:
+            result, self._sums = self._sums, None
+            return np.moveaxis(result.astype(dtype, copy=False), 0, -1)
         # As `numpy.bincount` does, which adds each number to an initial zero.
         result = np.zeros((size, *array.shape[:-1]), dtype if self._are_single else np.float64)
         for step, group in enumerate(groups.tolist()):
@@ -124,13 +133,32 @@ class _Sums:
         return np.moveaxis(result.astype(dtype, copy=False), 0, -1)
 
     def _count(self, groups: _Array, array: _Array, size: int, dtype: np.dtype[Any]) -> _Array:
-        counts = np.bincount(groups, minlength=size).astype(dtype)
-        result = np.empty((size, *array.shape[:-1]), dtype)
-        result[...] = counts.reshape(-1, *(1,) * (array.ndim - 1))
+        counts = np.bincount(groups, minlength=size).astype(dtype).reshape(-1, *(1,) * (array.ndim - 1))
+        # Slices without NaN count alike: once is enough.
+        result = np.broadcast_to(counts, (size, *array.shape[:-1]))
+        if self._missing is not None or not self._are_counts_inner:
+            result = result.copy()
         if self._missing is not None:
             for step, group in enumerate(groups.tolist()):
                 np.subtract(result[group], self._missing[..., step], out=result[group])
         return np.moveaxis(result, 0, -1)
+
+
+def _sums_without_nan(groups: _Array, array: _Array, size: int) -> _Array | None:
+    """Return the sums of groups of doubles in one pass; None if one is NaN, if NumPy may warn, or for others."""
+    rows = np.moveaxis(array, -1, 0)
+    if (
+        native.group_sums is None
+        or array.dtype != np.float64
+        or not (rows.flags.aligned and rows[0].flags.c_contiguous)
+    ):
+        return None
+    sums = np.empty((size, *rows.shape[1:]))
+    counts, first = np.bincount(groups, minlength=size), np.zeros(len(groups), np.bool_)
+    first[np.unique(groups, return_index=True)[1]] = True
+    sums[counts == 0] = 0.0
+    flat = rows.reshape(len(groups), -1)
+    return sums if native.group_sums(flat, groups.astype(np.int64), first, sums.reshape(size, -1)) else None
 
 
 # -- across chunks --------------------------------------------------------------------------------------------
@@ -150,11 +178,22 @@ def _combine(
         return simple_combine(x_chunk, agg, axis, keepdims, reindex=reindex, is_aggregate=is_aggregate)
     found = []
     for values in zip(*[chunk["intermediates"] for chunk in x_chunk], strict=True):
-        total = values[0].copy(order="K") if len(values) == 1 else np.add(values[0], values[1])
-        for value in values[2:]:
-            total += value
+        total = _total(values)
         found.append(total.squeeze(-2) if is_aggregate else total)
     return {"groups": x_chunk[0]["groups"], "intermediates": found}
+
+
+def _total(values: Sequence[_Array]) -> _Array:
+    """Return the sum of arrays of one shape, repeated where all of them repeat the same elements."""
+    first = values[0]
+    once = tuple(
+        [slice(None) if any(value.strides[axis] for value in values) else slice(1) for axis in range(first.ndim)]
+    )
+    parts = [value[once] for value in values]
+    total = parts[0].copy(order="K") if len(parts) == 1 else np.add(parts[0], parts[1])
+    for value in parts[2:]:
+        total += value
+    return total if total.shape == first.shape else np.broadcast_to(total, first.shape)
 
 
 def _are_sums(x_chunk: Any, agg: Any) -> bool:

@@ -28,6 +28,7 @@ from dask_mars.expressions.numexprs import NumexprPlan
 from dask_mars.expressions.regions import Kind, find_regions
 from dask_mars.expressions.rewrite import Moments, with_expressions
 from dask_mars.graph.chunks import Operand, Step
+from dask_mars.optimize.programs import make_tuple
 from dask_mars.worker.fast_operands import made_fast
 from tests.conftest import Scripts
 
@@ -519,6 +520,41 @@ def test_regions_end_at_what_is_not_elementwise() -> None:
     assert [region.outputs for region in regions] == [(0, 1), (4,)]
     x, y = np.random.default_rng(0).random((2, 500))
     same(with_expressions(operand).run([x, y], ()), operand.run([x, y], ()))
+
+
+@pytest.mark.parametrize("shape", [(40, 50), (50,)])
+def test_reductions_of_the_same_inputs_read_them_once(evaluator: type, shape: tuple[int, ...]) -> None:
+    products: list[tuple[Any, ...]] = [(operator.mul, pair) for pair in ((0, 0), (1, 1), (0, 1))]
+    sums = [(np.sum, (slot, 2, 3), ("axis", "keepdims")) for slot in (4, 5, 6)]
+    operand = program(4, *products, *sums, (make_tuple, (7, 8, 9)))
+    rewritten = with_expressions(operand)
+    (region,) = regions_of(rewritten)
+    rng = np.random.default_rng(0)
+    values = [rng.random((40, 50)), rng.random(shape), None, True]
+    for got, expected in zip(rewritten.run([*values], ()), operand.run([*values], ()), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-12)
+    (plan,) = region._plans.values()
+    if shape == (50,):
+        # Arrays of several shapes are evaluated apart.
+        assert plan is None
+        apart = [plan for part, _ in region._parts for plan in part._plans.values()]
+        assert any(apart) or evaluator is not NativePlan
+    elif evaluator is NativePlan:
+        assert plan is not None
+
+
+def test_results_of_the_chunks_size_are_not_joined() -> None:
+    # The last product is stored: with the others it would be in memory while they are computed.
+    operand = program(
+        4,
+        (operator.mul, (0, 0)),
+        (operator.mul, (0, 1)),
+        (np.sum, (4, 2, 3), ("axis", "keepdims")),
+        (np.sort, (5,)),
+        (make_tuple, (6, 7)),
+    )
+    kinds = [Kind.ELEMENTWISE, Kind.ELEMENTWISE, Kind.REDUCTION, Kind.OPAQUE, Kind.OPAQUE]
+    assert [region.steps for region in find_regions(operand, kinds)] == [(0, 2)]
 
 
 def test_through_the_scheduler(get: Any) -> None:

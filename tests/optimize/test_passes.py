@@ -54,6 +54,7 @@ def subjects() -> list[list[Any]]:
         [(matrix @ matrix.T).sum(axis=0)],
         [(first * first).sum(axis=0), (first * second).sum(axis=0)],
         [third - third.max(axis=0)],
+        [(matrix[1:, 1:] - matrix[:-1, :-1]).sum()],
         [(da.ones(40, chunks=4, dtype=int) + da.arange(40, chunks=4)).sum()],
     ]
 

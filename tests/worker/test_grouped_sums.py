@@ -120,6 +120,45 @@ def test_slices_are_added_where_times_are_furthest_apart(monkeypatch: pytest.Mon
     assert asked == ["nansum", "nanlen"]
 
 
+def test_doubles_without_nan_are_added_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    native = pytest.importorskip("dask_mars.expressions._native")
+    outcomes: list[bool] = []
+
+    def spy(*arguments: Any) -> bool:
+        outcomes.append(native.group_sums(*arguments))
+        return outcomes[-1]
+
+    monkeypatch.setattr(grouped_sums.native, "group_sums", spy)
+    chunk_reduce, labels = replaced(core.chunk_reduce), np.array([4, 1, 4, 0])
+    rows = np.random.default_rng(1).random((4, 20, 40))
+    rows[1, 2, 3] = -0.0
+    infinite, opposite, missing = (rows.copy() for _ in range(3))
+    infinite[0, 1, 1] = np.inf
+    opposite[[0, 2], 1, 1] = np.inf, -np.inf
+    missing[3, 5, 5] = np.nan
+    half = rows[..., ::2]
+    for cube in (rows, infinite, opposite, missing, half, rows[:, :, :20], rows.astype("f4")):
+        values = np.moveaxis(cube, 0, -1)
+        with np.errstate(invalid="ignore"):
+            expected = reduced(core.chunk_reduce, values, labels, "mean")
+            assert_same(reduced(chunk_reduce, values, labels, "mean"), expected)
+    assert outcomes == [True, True, False, False]
+
+
+def test_counts_of_a_mean_are_held_once_and_others_can_be_written_to() -> None:
+    values, labels = np.moveaxis(np.random.default_rng(1).random((4, 20, 20)), 0, -1), np.array([0, 1, 0, 1])
+    chunk_reduce = replaced(core.chunk_reduce)
+    _, counts = reduced(chunk_reduce, values, labels, "mean")["intermediates"]
+    assert counts.strides[:2] == (0, 0)
+    (counts,) = reduced(chunk_reduce, values, labels, "count")["intermediates"]
+    assert counts.flags.writeable
+    chunks = [{"groups": np.arange(2), "intermediates": (np.broadcast_to(np.arange(2), (5, 1, 2)),)}] * 3
+    given = {"agg": Aggregation(np.sum), "axis": (1,), "keepdims": True, "reindex": Reindex(True)}
+    (total,) = replaced(of_dask._simple_combine)(chunks, **given)["intermediates"]
+    np.testing.assert_array_equal(total, np.broadcast_to([0, 3], (5, 1, 2)))
+    assert total.strides[0] == 0
+
+
 def test_groups_without_numbers_and_other_fills_are_as_flox_finds_them() -> None:
     values = np.moveaxis(np.random.default_rng(1).random((3, 20, 20)), 0, -1)
     values[..., 1] = np.nan

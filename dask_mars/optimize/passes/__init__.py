@@ -15,6 +15,7 @@ from dask_mars.optimize.passes.folding import fold_initial, fold_into_fused
 from dask_mars.optimize.passes.mirror import mirror_products
 from dask_mars.optimize.passes.recompute import recompute
 from dask_mars.optimize.passes.reductions import fuse_reductions
+from dask_mars.optimize.passes.views import fold_views
 
 Pass = Callable[[GraphEdit, Limits], None]
 #: Called after each pass with its name, and the chunks before and after it.
@@ -22,6 +23,7 @@ OnPass = Callable[[str, int, int], None]
 
 PASSES: tuple[Pass, ...] = (
     compose,
+    fold_views,
     mirror_products,
     fuse_common_inputs,
     fuse_reductions,

@@ -7,6 +7,7 @@ consumers: a sum over 20,000 chunks becomes a quarter as many operands, a sum ov
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -35,14 +36,14 @@ def fold_into_fused(edit: GraphEdit, limits: Limits) -> None:
 
 
 class Folder:
-    """Folds initial chunks into their readers, with one operand for each pattern."""
+    """Folds chunks into their readers, with one operand for each pattern."""
 
     def __init__(self, edit: GraphEdit) -> None:
         self._edit = edit
         self._known: dict[tuple[int, Initial], int | None] = {}
 
     def fold(self, chunk: int, initial: Initial) -> bool:
-        """Let a chunk compute the inputs with initial operands itself; return whether that is short enough."""
+        """Let a chunk compute the inputs with an operand itself; return whether that is short enough."""
         graph = self._edit.graph
         pattern = graph.operand_of[chunk], initial
         if pattern not in self._known:
@@ -58,13 +59,16 @@ class Folder:
             if operand_id is not None:
                 given += graph.literals[source]
         graph.literals[chunk] = (*given, *graph.literals[chunk])
-        kept = [source for source, operand_id in zip(sources, initial, strict=True) if operand_id is None]
-        graph.inputs[chunk] = tuple(kept)
+        kept = [
+            (source,) if operand_id is None else graph.inputs[source]
+            for source, operand_id in zip(sources, initial, strict=True)
+        ]
+        graph.inputs[chunk] = tuple(itertools.chain.from_iterable(kept))
         return True
 
 
 def folded(operands: list[Operand], consumer: int, initial: Initial) -> Operand:
-    """Return the operand that computes initial operands and passes their results to a consumer."""
+    """Return the operand that computes those of inputs and passes their results to a consumer."""
     parts: list[Part] = []
     inputs: list[int] = []
     input_count = 0
@@ -74,7 +78,9 @@ def folded(operands: list[Operand], consumer: int, initial: Initial) -> Operand:
             input_count += 1
         else:
             inputs.append(~len(parts))
-            parts.append((operands[operand], ()))
+            own_count = operands[operand].input_count
+            parts.append((operands[operand], range(input_count, input_count + own_count)))
+            input_count += own_count
     return splice([*parts, (operands[consumer], inputs)], input_count)
 
 

@@ -1,0 +1,66 @@
+"""Slices of the user's arrays are taken by their readers.
+
+A chunk of its own would copy the slice into the store, as the user may change the array later. Readers of a view,
+as in ``x[1:] - x[:-1]``, need no copy. Whole arrays stay in memory until their last reader, so all that are sliced
+must fit into the budget of parts that are read in place.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+
+from dask_mars.dask_api.arrays import getitem
+from dask_mars.graph.chunks import DATA, ChunkGraph, Operand
+from dask_mars.optimize.passes.edit import GraphEdit, Limits
+from dask_mars.optimize.passes.folding import Folder
+
+
+def fold_views(edit: GraphEdit, limits: Limits) -> None:
+    """Fold slices of the user's arrays into their readers."""
+    graph = edit.graph
+    slicing = [_only_slices(operand) for operand in graph.operands]
+    if limits.resident_bytes is None or not any(slicing):
+        return
+    cut = {
+        graph.inputs[chunk][0]
+        for chunk, operand in enumerate(graph.operand_of)
+        if operand != DATA and slicing[operand]
+    }
+    if sum([graph.values[source].nbytes for source in cut if _is_array(graph, source)]) > limits.resident_bytes():
+        return
+    kept = edit.fixed.union(graph.outputs)
+    folder, uses = Folder(edit), edit.count_uses()
+    views: dict[int, int] = {}
+    for chunk, sources in enumerate(graph.inputs):
+        operand = graph.operand_of[chunk]
+        if operand == DATA or chunk in edit.fixed or graph.operands[operand].in_client:
+            continue
+        if not views.keys().isdisjoint(sources) and folder.fold(chunk, tuple([views.get(at) for at in sources])):
+            for source in sources:
+                uses[source] -= 1
+                if source in views and not uses[source]:
+                    edit.remove(source)
+            operand = graph.operand_of[chunk]
+            slicing += map(_only_slices, graph.operands[len(slicing) :])
+        if slicing[operand] and chunk not in kept and _is_view(graph, chunk):
+            views[chunk] = operand
+
+
+def _only_slices(operand: Operand) -> bool:
+    return operand.input_count == 1 and all(
+        function in (operator.getitem, getitem) for function in operand.functions
+    )
+
+
+def _is_array(graph: ChunkGraph, chunk: int) -> bool:
+    return type(value := graph.values.get(chunk)) is np.ndarray and not value.dtype.hasobject
+
+
+def _is_view(graph: ChunkGraph, chunk: int) -> bool:
+    """Return whether a chunk of a slicing operand is a view of an array of the user's."""
+    slices = [
+        index for literal in graph.literals[chunk] for index in (literal if type(literal) is tuple else (None,))
+    ]
+    return _is_array(graph, graph.inputs[chunk][0]) and all(type(index) is slice for index in slices)
