@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from dask_mars import config, errors
-from dask_mars.dask_api.core import named_schedulers
+from dask_mars.dask_api.core import find_clients_where_imported, named_schedulers
 from dask_mars.engine import early
 
 if not hasattr(os, "fork"):
@@ -48,6 +48,7 @@ __all__ = [
 
 config.load_defaults()
 named_schedulers["mars"] = get
+find_clients_where_imported()
 if config.begins_at_import():
     early.begin_at_import()
 

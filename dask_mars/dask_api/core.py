@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from types import FunctionType
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import dask
 
-from dask_mars.dask_api import optional
+from dask_mars.dask_api import is_gone, optional
 from dask_mars.errors import UnknownDask
 
 try:
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
         _HLGExprSequence,
     )
     from dask._task_spec import _execute_subgraph
-    from dask.base import collections_to_expr, unpack_collections
+    from dask.base import _distributed_available, collections_to_expr, unpack_collections
     from dask.delayed import optimize as optimize_delayed
 else:
     # For speed: expressions are read layer by layer; without these names they become plain tasks.
@@ -67,9 +68,19 @@ else:
     # Needed only for pictures and plans of collections.
     collections_to_expr, unpack_collections = optional("dask.base", "collections_to_expr", "unpack_collections")
 
+    # For speed: Dask's import of distributed.
+    _distributed_available = optional("dask.base", "_distributed_available")
+
 #: Copies of Dask's functions, each with its original, by the copy's id, or by module and qualified name if it is
 #: made at each call. `expressions` fills it.
 ORIGINALS: dict[int | tuple[str, str], tuple[Any, Callable[..., Any]]] = {}
+
+
+def find_clients_where_imported() -> None:
+    """Let Dask look for a current client only if the program has imported distributed, which has no others."""
+    # Dask imports it, in more than 0.1 s, for each scheduler that has a name.
+    if not is_gone(_distributed_available):
+        dask.base._distributed_available = lambda: "distributed" in sys.modules and _distributed_available()
 
 
 def original_of(function: Any) -> Any:
