@@ -22,7 +22,7 @@ from dask_mars.engine.resources import not_started
 from dask_mars.engine.start_watch import StartWatch
 from dask_mars.engine.startup import Startup
 from dask_mars.engine.templates import TemplateUser
-from dask_mars.engine.threads import ThreadHandle
+from dask_mars.engine.threads import ThreadHandle, serve_in_thread
 from dask_mars.engine.worker_handle import WorkerHandle
 from dask_mars.errors import WorkerStartFailed, WorkerStartTimeout
 from dask_mars.exit_codes import describe_exit, has_crashed
@@ -31,7 +31,6 @@ from dask_mars.protocol.main_module import main_origin
 from dask_mars.protocol.messages import Exit, Start, joined
 from dask_mars.scheduler.events import Event, WorkerLost, WorkerRetired, WorkerStarted
 from dask_mars.scheduler.machine import Machine
-from dask_mars.worker import thread as worker_thread
 
 logger = logging.getLogger(__name__)
 
@@ -193,7 +192,7 @@ class Workforce:
         """Let a thread of this process compute until a worker process replaces it."""
         self._control.clear(worker_id)
         serve = partial(
-            worker_thread.serve,
+            serve_in_thread,
             start=self._start_message(worker_id),
             arenas=self._registry.store.arenas,
             page=self._control,
