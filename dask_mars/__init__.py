@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dask_mars import config, errors
-from dask_mars.dask_api.core import named_schedulers
+from dask_mars.dask_api.core import find_clients_where_imported, named_schedulers
 from dask_mars.engine import early
 
 if not hasattr(os, "fork"):
@@ -49,6 +49,7 @@ __all__ = [
 
 config.load_defaults()
 named_schedulers["mars"] = get
+find_clients_where_imported()
 if config.begins_at_import():
     early.begin_at_import()
 

@@ -67,6 +67,28 @@ def test_who_imports_dask_mars_waits_for_what_computes_only_when_it_does(scripts
     assert lines[8].startswith("computation ")
 
 
+NAMED = """
+import dask, dask_mars
+
+print(dask.delayed(sum)([1, 2]).compute(scheduler="mars"), "distributed" in sys.modules)
+print("dask_mars.worker.loop" in sys.modules, "dask_mars.engine.recorder" in sys.modules)
+try:
+    dask.delayed(sum)([1, 2]).compute(scheduler="distributed")
+except RuntimeError as error:
+    print(error)
+import distributed
+with distributed.Client(n_workers=1, processes=False, dashboard_address=None):
+    print(dask.delayed(abs)(-3).compute(scheduler="distributed"))
+"""
+
+
+def test_dask_imports_distributed_for_a_name_only_where_the_program_has(scripts: Any) -> None:
+    pytest.importorskip("distributed")
+    done = scripts.run("-c", "import sys" + NAMED)
+    lines = ["3 False", "True False", "Requested distributed scheduler but no Client active.", "3"]
+    assert (done.returncode, done.stdout.splitlines()) == (0, lines), done.stderr
+
+
 WITHOUT_XARRAY = """
 from dask_mars.worker.preload import load_dask_array
 

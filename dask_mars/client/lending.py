@@ -18,8 +18,6 @@ from dask_mars.graph.callables import full_name
 from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes, Operand
 from dask_mars.optimize.library_code import library_chunks
 from dask_mars.store.persisted import PersistedChunk
-from dask_mars.worker.fast_operands import made_fast
-from dask_mars.worker.reruns import is_about_writing
 
 #: Minimum bytes of the user's memory that a chunk reads; copies of fewer cost less than another thread's turn.
 _LEAST_BYTES = 1 << 20
@@ -65,6 +63,10 @@ class Lent:
 
     def run(self, chunk: int, inputs: list[Any]) -> Any:
         """Compute a chunk of inputs that are read-only; if it writes into them, again as Dask's threads do."""
+        # Most graphs lend no chunks, and do not wait for these.
+        from dask_mars.worker.fast_operands import made_fast
+        from dask_mars.worker.reruns import is_about_writing
+
         literals = local_literals(self._graph, chunk)
         operand_id = self._graph.operand_of[chunk]
         operand = self._operands.get(operand_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from types import FunctionType
@@ -9,7 +10,7 @@ from typing import Any
 
 import dask
 
-from dask_mars.dask_api import optional
+from dask_mars.dask_api import is_gone, optional
 from dask_mars.errors import UnknownDask
 
 try:
@@ -51,10 +52,19 @@ _execute_subgraph = optional("dask._task_spec", "_execute_subgraph")
 optimize_delayed = optional("dask.delayed", "optimize")
 # Needed only for pictures and plans of collections.
 collections_to_expr, unpack_collections = optional("dask.base", "collections_to_expr", "unpack_collections")
+# For speed: Dask's import of distributed.
+_distributed_available = optional("dask.base", "_distributed_available")
 
 #: Copies of Dask's functions, each with its original, by the copy's id, or by module and qualified name if it is
 #: made at each call. `expressions` fills it.
 ORIGINALS: dict[int | tuple[str, str], tuple[Any, Callable[..., Any]]] = {}
+
+
+def find_clients_where_imported() -> None:
+    """Let Dask look for a current client only if the program has imported distributed, which has no others."""
+    # Dask imports it, in more than 0.1 s, for each scheduler that has a name.
+    if not is_gone(_distributed_available):
+        dask.base._distributed_available = lambda: "distributed" in sys.modules and _distributed_available()
 
 
 def original_of(function: Any) -> Any:

@@ -10,6 +10,7 @@ import selectors
 import time
 import weakref
 from collections import deque
+from typing import TYPE_CHECKING
 
 from dask_mars import greenlets, process_role
 from dask_mars.config import Settings
@@ -23,7 +24,6 @@ from dask_mars.engine.launching import is_launching
 from dask_mars.engine.listeners import EngineView
 from dask_mars.engine.memory import MemoryWatch, slack_bytes
 from dask_mars.engine.memory_control import MemoryControl
-from dask_mars.engine.recorder import Recorder
 from dask_mars.engine.registry import Registry
 from dask_mars.engine.resources import Resources
 from dask_mars.engine.startup import Startup
@@ -45,6 +45,9 @@ from dask_mars.scheduler.machine import Machine, Parameters
 from dask_mars.store.arena_capacity import arena_capacity
 from dask_mars.store.in_place_sealing import has_quotas
 from dask_mars.store.persisted import PersistedWeakRef
+
+if TYPE_CHECKING:
+    from dask_mars.engine.recorder import Recorder
 
 logger = logging.getLogger(__name__)
 
@@ -76,8 +79,7 @@ class EngineLoop:
         unwanted = _why_no_threads(settings, is_agent, resources.allows_threads)
         self.startup = Startup(unwanted, limit_bytes, count)
         self.inspection = Inspection(machine, registry, commands, self.view, self.startup)
-        path = settings.scheduler_log
-        self._recorder = None if path is None else Recorder(path, self.view.id, machine.parameters)
+        self._recorder = _recorder(settings.scheduler_log, self.view.id, machine)
         self._selector = selectors.DefaultSelector()
         self._selector.register(commands.reader, selectors.EVENT_READ, None)
         watch = MemoryWatch(limit_bytes, count, commands.pid, resources.arena_files, templates.memory_bytes)
@@ -278,6 +280,16 @@ def _why_no_threads(settings: Settings, is_agent: bool, are_descriptors_enough: 
         return "threads and processes together would take too many file descriptors"
     # Greenlets would compute one after the other, and none could wait for its socket alone.
     return "gevent has replaced threads" if greenlets.has_gevent() else ""
+
+
+def _recorder(path: str | None, engine: int, machine: Machine) -> Recorder | None:
+    """Return the writer of the log that is asked for, if any."""
+    if path is None:
+        return None
+    # Few engines need these modules.
+    from dask_mars.engine.recorder import Recorder
+
+    return Recorder(path, engine, machine.parameters)
 
 
 def _parameters(settings: Settings, capacity_bytes: int, most_bytes: int) -> Parameters:

@@ -43,6 +43,8 @@ class Startup:
         #: Why there are worker processes, in words.
         self.why_processes = unwanted
         self._num_workers = num_workers
+        #: Workers that have started: only as many threads do as there are chunks for.
+        self.started = num_workers
         #: Processes that still import while a thread computes in their place, by id.
         self.loading: dict[int, ProcessHandle] = {}
         #: Time with work and a processor for it, and the number of computed chunks.
@@ -111,7 +113,7 @@ class Startup:
             self.why_processes = f"threads have computed for {self._busy_until(now_s):.1f} s"
         elif self._is_worth_starting(runs, now_s):
             self.why_processes = f"threads have lost {self._lost_s:.1f} s to the GIL"
-            return self._num_workers - 1
+            return self.started - 1
         else:
             return 0
         return self._num_workers
@@ -120,7 +122,7 @@ class Startup:
         """Return whether the lost time exceeds the time for starting processes in place of all threads but one."""
         if not self._lost_s:
             return False
-        cost_s = _start_s() * (self._num_workers - 1) + self._saved_s
+        cost_s = _start_s() * (self.started - 1) + self._saved_s
         # Near the end of a computation they come too late. The next computation can start them.
         return self._lost_s >= cost_s and (self._lost_before_s >= cost_s or self._is_much_left(runs, now_s))
 
@@ -147,11 +149,11 @@ class Startup:
             # Without the GIL threads compute as fast as processes.
             return None
         busy_s = self._busy_until(now_s)
-        are_small = busy_s * self._num_workers < self._finished * _SMALL_S
+        are_small = busy_s * self.started < self._finished * _SMALL_S
         patience_s = _LOCKED_PATIENCE_S if are_small else _PATIENCE_S
         if not are_small and self.lost_time.can_tell:
             # Libraries' own threads take the GIL too, even from a single worker thread.
-            loses_much = busy_s > 0 and self._lost_s >= _LOST_SHARE * busy_s * self._num_workers
+            loses_much = busy_s > 0 and self._lost_s >= _LOST_SHARE * busy_s * self.started
             if not loses_much and self._saved_s > self._lost_s:
                 # Processes would have taken longer for copies than threads have waited for each other.
                 return None

@@ -320,6 +320,11 @@ class TemplateUser:
         #: Ids of those in whose place no thread computes.
         self.awaited: set[int] = set()
 
+    @property
+    def has_begun(self) -> bool:
+        """Return whether there is one, so that further processes take milliseconds."""
+        return templates.pid() is not None
+
     def is_awaited(self) -> bool:
         """Return whether processes had better wait for the template, which is started if there is none."""
         self.is_unused = False

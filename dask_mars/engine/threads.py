@@ -9,12 +9,21 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dask_mars.engine.worker_handle import WorkerHandle, connected
-from dask_mars.worker.thread import IdleTime
+
+if TYPE_CHECKING:
+    from dask_mars.worker.thread import IdleTime
 
 logger = logging.getLogger(__name__)
+
+
+def serve_in_thread(connection: socket.socket, idle_time: IdleTime, **options: Any) -> list[tuple[int, int]]:
+    """Compute chunks in this thread; return the blocks of its arena that are still used."""
+    from dask_mars.worker.thread import serve
+
+    return serve(connection, idle_time, **options)
 
 
 class ThreadHandle(WorkerHandle):
@@ -23,6 +32,9 @@ class ThreadHandle(WorkerHandle):
     is_process: ClassVar[bool] = False
 
     def __init__(self, id: int, serve: Callable[[socket.socket, IdleTime], list[tuple[int, int]]]) -> None:
+        # Graphs for processes do not wait for what this imports.
+        from dask_mars.worker.thread import IdleTime
+
         ours, theirs = connected()
         super().__init__(id, ours)
         self.is_loaded = True

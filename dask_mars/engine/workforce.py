@@ -22,7 +22,7 @@ from dask_mars.engine.resources import not_started
 from dask_mars.engine.start_watch import StartWatch
 from dask_mars.engine.startup import Startup
 from dask_mars.engine.templates import TemplateUser
-from dask_mars.engine.threads import ThreadHandle
+from dask_mars.engine.threads import ThreadHandle, serve_in_thread
 from dask_mars.engine.worker_handle import WorkerHandle
 from dask_mars.errors import WorkerStartFailed, WorkerStartTimeout
 from dask_mars.exit_codes import describe_exit, has_crashed
@@ -31,7 +31,6 @@ from dask_mars.protocol.main_module import main_origin
 from dask_mars.protocol.messages import Exit, Start, joined
 from dask_mars.scheduler.events import Event, WorkerLost, WorkerRetired, WorkerStarted
 from dask_mars.scheduler.machine import Machine
-from dask_mars.worker import thread as worker_thread
 
 logger = logging.getLogger(__name__)
 
@@ -128,6 +127,7 @@ class Workforce:
         if len(self._workers) < self._settings.num_workers:
             self._start_missing()
         if self._registry.threads:
+            startup.started = len(self._workers)
             startup.note_lost(startup.lost_time.look(self._registry.threads.values(), now_s))
             startup.note_borrowed(self._registry.sender.borrowed_bytes)
             is_short = self._registry.objects.is_short
@@ -135,20 +135,19 @@ class Workforce:
                 self._replace_threads(count, joins=is_short or startup.is_worth_joining(runs, now_s))
 
     def _start_missing(self) -> None:
-        """Start a process for each vacant id, or as many threads as there is work for."""
-        uses_threads = self._startup.may_use_threads(self._runs.values())
-        useful = max(self._machine.useful_workers(), 1) if uses_threads else self._settings.num_workers
-        if len(self._workers) >= useful and not self._startup.loading:
+        """Start as many threads or forked processes as there is work for; new interpreters for all vacant ids."""
+        uses_threads, awaited = self._startup.may_use_threads(self._runs.values()), self.template.awaited
+        starts_soon = uses_threads or self.template.has_begun
+        useful = max(self._machine.useful_workers(), 1) if starts_soon else self._settings.num_workers
+        if len(self._workers) + len(awaited) >= useful and not self._startup.loading:
             return
         for worker_id in range(self._settings.num_workers):
-            if worker_id in self._workers or worker_id in self.ending or worker_id in self.template.awaited:
+            if worker_id in self._workers or worker_id in self.ending or worker_id in awaited:
                 continue
             if (loading := self._startup.loading.pop(worker_id, None)) is not None:
                 self._put_to_work(loading)
-            elif not uses_threads:
-                self._start_process(worker_id)
-            elif len(self._workers) < useful:
-                self._start_thread(worker_id)
+            elif len(self._workers) + len(awaited) < useful:
+                (self._start_thread if uses_threads else self._start_process)(worker_id)
 
     def _start_process(self, worker_id: int) -> None:
         """Start a worker process and queue work for it: the socket buffers messages until it reads them."""
@@ -193,7 +192,7 @@ class Workforce:
         """Let a thread of this process compute until a worker process replaces it."""
         self._control.clear(worker_id)
         serve = partial(
-            worker_thread.serve,
+            serve_in_thread,
             start=self._start_message(worker_id),
             arenas=self._registry.store.arenas,
             page=self._control,

@@ -15,6 +15,8 @@ from importlib.machinery import ModuleSpec
 from types import FunctionType, ModuleType
 from typing import Any
 
+from dask_mars import process_role
+
 #: Number of reloads, and whether by autoreload, which changes its old functions as well.
 Reload = tuple[int, bool]
 
@@ -39,6 +41,9 @@ _old_objects: dict[Any, Any] = {}
 
 def in_force() -> dict[str, Reload]:
     """Return the reloads of the user's modules since their first check."""
+    if process_role.in_worker:
+        # Its modules were loaded again for no other reason, and looking at all of them copies their memory.
+        return dict(_followed)
     times = _autoreload_times()
     _watch_new(times)
     changed: dict[str, bool] = {}

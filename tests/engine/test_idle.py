@@ -249,11 +249,11 @@ def test_workers_of_a_computation_that_waits_stay(brief, tmp_path):
     with ThreadPoolExecutor(1) as pool:
         pid = pool.submit(waits.compute, scheduler=brief.get)
         try:
-            assert eventually(lambda: len(engine.worker_pids()) == 2)
+            assert eventually(engine.worker_pids)
             pids = engine.worker_pids()
             # Ten times as long as idle ones have.
             time.sleep(0.5)
-            assert engine.worker_pids() == pids
+            assert set(pids) <= set(engine.worker_pids())
         finally:
             (tmp_path / "go on").touch()
         assert psutil.pid_exists(pid.result())

@@ -178,6 +178,17 @@ def test_what_is_left_takes_as_long_as_what_is_done_now() -> None:
     assert not decides.is_worth_joining([run], 2.4)
 
 
+def test_threads_that_have_not_started_lose_nothing() -> None:
+    decides, run = begun(100, 64)
+    decides.started = 3
+    decides.note_finished(run, 10)
+    decides.note_lost(Lost(2 * START_S - 0.1))
+    assert wanted(decides, run, 1.0) == 0
+    decides.note_lost(Lost(0.2))
+    assert wanted(decides, run, 1.0) == 2
+    assert decides.due_s([run], 1.0) == 4.0
+
+
 def test_why_there_are_processes_is_said() -> None:
     decides, run = begun(100)
     assert decides.why_processes == ""

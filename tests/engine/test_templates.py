@@ -70,6 +70,20 @@ def test_processes_are_forks_and_children_of_this_one(runtime: Runtime, started:
     assert len(started) <= 1
 
 
+def test_as_many_are_forked_as_there_are_chunks_for(runtime: Runtime, tmp_path: Path) -> None:
+    def wait(number: int, count: int) -> int:
+        (tmp_path / f"{count} {number}").touch()
+        assert eventually(lambda: len(list(tmp_path.glob(f"{count} *"))) == count)
+        return os.getpid()
+
+    up(runtime)
+    with dask.config.set({"dask-mars.start-in-threads": True}), Runtime(num_workers=4) as other:
+        for count in (1, 2, 4):
+            tasks = [dask.delayed(wait)(number, count) for number in range(count)]
+            pids = dask.compute(*tasks, scheduler=other.get)
+            assert len(set(pids)) == len(other.engine().worker_pids()) == count
+
+
 @pytest.mark.parametrize("most", [1, 3, 4])
 def test_descriptors_travel_in_several_messages(
     runtime: Runtime, started: list[dict], monkeypatch: pytest.MonkeyPatch, most: int

@@ -12,6 +12,7 @@ from types import ModuleType
 
 import pytest
 
+from dask_mars import process_role
 from dask_mars.protocol import reloads
 
 Write = Callable[[str, str], None]
@@ -108,3 +109,13 @@ def test_a_worker_forgets_what_it_cannot_load_again(write):
     write("lower_module", "value =")
     reloads.follow({"lower_module": (1, False)})
     assert "lower_module" not in sys.modules
+
+
+def test_a_worker_does_not_look_at_its_modules(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_role, "in_worker", True)
+    write("lower_module", "value = 1")
+    module = imported("lower_module")
+    assert reloads.in_force() == {}
+    reloads.follow({"lower_module": (1, False)})
+    importlib.reload(module)
+    assert reloads.in_force() == {"lower_module": (1, False)}
