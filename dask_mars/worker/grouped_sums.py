@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from dask_mars.expressions import native
 from dask_mars.graph.callables import attribute
 
 #: Minimum numbers in a slice: calls for smaller ones take longer than flox.
@@ -146,6 +145,9 @@ class _Sums:
 
 def _sums_without_nan(groups: _Array, array: _Array, size: int) -> _Array | None:
     """Return the sums of groups of doubles in one pass; None if one is NaN, if NumPy may warn, or for others."""
+    # It imports Dask's arrays, which a worker has imported once it meets flox.
+    from dask_mars.expressions import native
+
     rows = np.moveaxis(array, -1, 0)
     if (
         native.group_sums is None

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tlz.functoolz import compose
 
+from dask_mars.expressions import native
 from dask_mars.graph.chunks import Operand, Step
 from dask_mars.worker import grouped_sums
 from dask_mars.worker.substitutes import with_substitutes
@@ -121,14 +122,14 @@ def test_slices_are_added_where_times_are_furthest_apart(monkeypatch: pytest.Mon
 
 
 def test_doubles_without_nan_are_added_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    native = pytest.importorskip("dask_mars.expressions._native")
+    extension = pytest.importorskip("dask_mars.expressions._native")
     outcomes: list[bool] = []
 
     def spy(*arguments: Any) -> bool:
-        outcomes.append(native.group_sums(*arguments))
+        outcomes.append(extension.group_sums(*arguments))
         return outcomes[-1]
 
-    monkeypatch.setattr(grouped_sums.native, "group_sums", spy)
+    monkeypatch.setattr(native, "group_sums", spy)
     chunk_reduce, labels = replaced(core.chunk_reduce), np.array([4, 1, 4, 0])
     rows = np.random.default_rng(1).random((4, 20, 40))
     rows[1, 2, 3] = -0.0
