@@ -68,6 +68,8 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "diagnostics":
+        return import_module(f"{__name__}.{name}")
     if name in _MODULES:
         return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

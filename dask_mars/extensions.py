@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import warnings
+from pathlib import Path
 
 from dask_mars.errors import MissingExtensionWarning
 
@@ -31,7 +32,9 @@ def warn_of_missing_extensions() -> None:
     if missing:
         lost = "; ".join(f"without {name} {_WITHOUT[name]}" for name in missing)
         warnings.warn(
-            f"dask_mars was installed without its C extensions: {lost}. Install a C compiler and Python's headers "
+            f"dask_mars has no C extensions in {Path(__file__).parent}: {lost}. If that is a clone in which "
+            "Python has been started, and not the installed package, start it elsewhere, or install the clone "
+            "with --editable. Else install a C compiler and Python's headers "
             "(gcc and python3-dev on Debian and Ubuntu, gcc and python3-devel on Fedora, Xcode's tools on macOS), "
             "and then dask_mars again (pip install --force-reinstall --no-deps). To do without: "
             'warnings.filterwarnings("ignore", category=dask_mars.errors.MissingExtensionWarning)',

@@ -124,6 +124,8 @@ def estimate_memory(pids: Collection[int], arenas: Iterable[int] = (), proc: Pat
     return sum(_own_bytes(pid, proc) for pid in pids) + arena_bytes(arenas)
 
 
+#: Bytes that a process may have mapped for its shared pages to be measured again: 1 to 2 ms.
+_MOST_MAPPED_BYTES = 128 << 20
 #: Pages in bytes that forked processes have from the process that they were forked from, by id.
 _inherited: dict[int, int] = {}
 
@@ -133,12 +135,33 @@ def note_fork(pid: int, proc: Path = PROC) -> None:
     _inherited[pid] = _anonymous_bytes(pid, proc)
 
 
-def note_copied(pid: int, proc: Path = PROC) -> None:
-    """Record how much a forked process still shares at the end of its start; later copies are few."""
-    if pid in _inherited and (
-        found := re.search(r"Private_Dirty: +(\d+)", _read(f"{proc}/{pid}/smaps_rollup") or "")
-    ):
-        _inherited[pid] = max(_anonymous_bytes(pid, proc) - (int(found[1]) << 10), 0)
+def note_start(pid: int, proc: Path = PROC) -> None:
+    """Record how much a forked process still shares at the end of its start, when it has mapped little else."""
+    if pid in _inherited and (own := _rollup(pid, proc).get("Private_Dirty")) is not None:
+        _inherited[pid] = max(_anonymous_bytes(pid, proc) - own, 0)
+
+
+def note_copies(pid: int, proc: Path = PROC) -> None:
+    """Update how much a forked process still shares, unless it has mapped so much that reading this takes long."""
+    if pid not in _inherited or _resident_bytes(pid, proc) > _MOST_MAPPED_BYTES:
+        return
+    found = _rollup(pid, proc)
+    if "Pss_Anon" in found:
+        # All workers share most of these pages, and with their template.
+        count = len(_inherited) + 1
+        shared_bytes = (found["Anonymous"] - found["Pss_Anon"]) * count // (count - 1)
+        _inherited[pid] = min(_inherited[pid], shared_bytes)
+
+
+def largest_inheritance() -> int:
+    """Return the largest memory that a forked process still shares."""
+    return max(_inherited.values(), default=0)
+
+
+def _rollup(pid: int, proc: Path) -> dict[str, int]:
+    """Return the kernel's sums over the mappings of a process, in bytes; it needs 8 ms or more for each GiB."""
+    lines = re.findall(r"^(\w+): +(\d+) kB", _read(f"{proc}/{pid}/smaps_rollup") or "", re.MULTILINE)
+    return {name: int(kibibytes) << 10 for name, kibibytes in lines}
 
 
 def forget_fork(pid: int) -> None:
@@ -159,6 +182,11 @@ def _file_bytes(pid: int, proc: Path) -> int:
 def arena_bytes(arenas: Iterable[int]) -> int:
     """Return the bytes of memory that arenas take, given their descriptors."""
     return sum(os.fstat(descriptor).st_blocks * _STAT_BLOCK_BYTES for descriptor in arenas)
+
+
+def _resident_bytes(pid: int, proc: Path) -> int:
+    counts = (_read(f"{proc}/{pid}/statm") or "").split()
+    return int(counts[1]) * _PAGE_BYTES if counts else 0
 
 
 def _anonymous_bytes(pid: int, proc: Path) -> int:

@@ -1,4 +1,4 @@
-"""The role of the process: the user's, a worker, or an engine's thread. Nearly every module may import this."""
+"""The role of the process: the user's, a worker, or an engine's thread. Without imports, for use by any module."""
 
 from __future__ import annotations
 

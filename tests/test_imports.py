@@ -161,3 +161,11 @@ def test_arrays_without_scipy_know_it_when_it_comes(scripts: Any) -> None:
     loaded = any(map(importlib.util.find_spec, ("sparse", "cupy")))
     assert lines[0] == f"{loaded} True False False"
     assert lines[1:] == expected[1:]
+
+
+def test_names_that_the_readme_uses_need_no_import_of_their_own(scripts: Any) -> None:
+    done = scripts.run(
+        "-c",
+        "import dask_mars; print(dask_mars.diagnostics.Progress.__name__, dask_mars.errors.MarsError.__name__)",
+    )
+    assert done.stdout.split() == ["Progress", "MarsError"], done.stderr

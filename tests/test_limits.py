@@ -21,9 +21,11 @@ from dask_mars.limits import (
     arena_bytes,
     estimate_memory,
     forget_fork,
+    largest_inheritance,
     memory_available,
-    note_copied,
+    note_copies,
     note_fork,
+    note_start,
 )
 
 GIB = 1 << 30
@@ -211,7 +213,9 @@ def test_ended_processes_and_zombies_count_nothing():
 
 
 @needs_proc
-def test_pages_that_a_forked_process_shares_are_not_its_own():
+@pytest.mark.parametrize("measure", [note_start, note_copies])
+def test_pages_that_a_forked_process_shares_are_not_its_own(monkeypatch, measure):
+    monkeypatch.setattr("dask_mars.limits._MOST_MAPPED_BYTES", 1 << 40)
     size = 32 << 20
     block, (ours, theirs) = bytearray(b"x") * size, socket.socketpair()
     with ours, theirs:
@@ -228,9 +232,10 @@ def test_pages_that_a_forked_process_shares_are_not_its_own():
             assert all_bytes > size
             note_fork(pid)
             assert estimate_memory([pid]) < size // 8
+            assert largest_inheritance() > size
             ours.send(b"-")
             ours.recv(1)
-            note_copied(pid)
+            measure(pid)
             # Python itself copies some more.
             assert size <= estimate_memory([pid]) < all_bytes
             forget_fork(pid)
@@ -243,7 +248,7 @@ def test_pages_that_a_forked_process_shares_are_not_its_own():
 @needs_proc
 def test_processes_that_were_not_forked_have_no_shared_pages():
     before = estimate_memory([os.getpid()])
-    note_copied(os.getpid())
+    note_start(os.getpid())
     assert estimate_memory([os.getpid()]) == pytest.approx(before, rel=0.1)
 
 

@@ -27,9 +27,9 @@ class Saved(NamedTuple):
     """Record of a saved chunk."""
 
     key: Key
-    #: Identifies the value besides the key; see `identity.form_of`.
+    #: Fingerprint of how the value is computed; see `identity.form_of`.
     form: str
-    #: Work that it stands for, in seconds.
+    #: Seconds of computing that its loss would cost.
     risk_s: float
     #: The value itself, or a reference to its file, by name.
     ref: ObjectRef

@@ -14,6 +14,6 @@ except ModuleNotFoundError as error:
         raise
     raise ModuleNotFoundError(
         "dask_mars needs dask.distributed to compute on several machines; "
-        "'pip install dask-mars[distributed]' installs it",
+        "pip install 'dask-mars[distributed]' installs it",
         name="distributed",
     ) from None

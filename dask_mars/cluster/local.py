@@ -7,6 +7,7 @@ from typing import Any
 
 from distributed import LocalCluster, Status
 
+from dask_mars import config
 from dask_mars.cluster.agent import MarsWorker
 
 
@@ -24,7 +25,8 @@ class LocalMarsCluster(LocalCluster):  # type: ignore[misc]
     threads_per_worker : int, optional
         Worker processes of each agent. Default: the processors, divided among the agents.
     **options
-        As for `distributed.LocalCluster`; unknown ones are for `MarsWorker`.
+        As for `distributed.LocalCluster`; unknown ones are for `MarsWorker`. Default of ``memory_limit``: that of
+        dask-mars.memory-limit, divided among the agents.
 
     Examples
     --------
@@ -49,6 +51,9 @@ class LocalMarsCluster(LocalCluster):  # type: ignore[misc]
         # Dask's inproc protocol passes objects unserialized, so that agents would get each other's stored results.
         options.setdefault("protocol", "tls" if encrypted else "tcp")
         options.setdefault("worker_class", MarsWorker)
+        if "memory_limit" not in options:
+            limit_bytes = config.parse_memory(config.get("memory-limit"), name="dask-mars.memory-limit")
+            options["memory_limit"] = limit_bytes // max(1 if n_workers is None else n_workers, 1)
         of_scheduler = options.pop("scheduler_kwargs", None) or {}
         of_scheduler.setdefault("preload", ["dask_mars.scheduler"])
         super().__init__(

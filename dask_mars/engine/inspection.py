@@ -48,7 +48,8 @@ class Inspection:
             if chunk is not None:
                 return self._call(partial(self._explain_chunk, graph_id, chunk), patience_s)
         raise KeyError(
-            f"no computation that goes on has the key {key!r}; of a chain that runs as one it is the last's"
+            f"no computation that goes on has the key {key!r}. Tasks that are fused to one have the key of the "
+            "last; explain() without a key lists what runs"
         )
 
     def state(self) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from dask_mars.limits import PROC, arena_bytes, estimate_memory, library_bytes, note_copied
+from dask_mars.limits import PROC, arena_bytes, estimate_memory, library_bytes, note_copies, note_start
 
 #: Assumed maximum growth of all workers together, in bytes per second.
 _GROWTH_BYTES_PER_S = 1 << 33
@@ -45,6 +45,8 @@ _LONGEST_S, _SHORTEST_S, _SHORTEST_CALM_S = (0.1, 0.002, 0.01) if PROC.exists() 
 _TIME_SHARE = 0.1
 #: Number of processes whose libraries are measured at a time: the system takes longer for them than for the rest.
 _LIBRARIES_AT_ONCE = 8
+#: Number of forked processes whose shared pages are measured at a time.
+_COPIES_AT_ONCE = 4
 #: Part of the limit kept free for growth between two measurements: divisor of the limit, and maximum bytes.
 _MARGIN, _MOST_MARGIN_BYTES = 20, 128 << 20
 #: Minimum share of a worker, in bytes; imports of a task take as much. It holds even where the user's process
@@ -228,7 +230,7 @@ class MemoryWatch:
 
     def add(self, worker_id: int, pid: int) -> None:
         """Register a worker that has started."""
-        note_copied(pid, self._proc)
+        note_start(pid, self._proc)
         taken = estimate_memory([pid], proc=self._proc)
         self.workers[worker_id] = WorkerMemory(pid, taken, taken, begun_bytes=taken)
 
@@ -284,6 +286,8 @@ class MemoryWatch:
         before = [pid for pid in self._libraries if pid in present]
         new = present.difference(before)
         self._libraries = {pid: self._libraries[pid] for pid in before}
+        for pid in before[:_COPIES_AT_ONCE]:
+            note_copies(pid, self._proc)
         for pid in [*new, *before[: max(_LIBRARIES_AT_ONCE - len(new), 0)]]:
             self._libraries.pop(pid, None)
             self._libraries[pid] = library_bytes([pid], self._proc)

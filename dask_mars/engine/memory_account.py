@@ -54,7 +54,8 @@ class MemoryAccount:
     in_use_bytes : int
         Memory in use.
     peak_bytes : int
-        Peak of measured memory in use. Each account measures, and a computation up to ten times a second.
+        Peak of measured memory in use; 0 for agents. Each account measures, and a computation up to ten times a
+        second.
     shared_bytes : int
         Pages of shared memory: results, arrays that tasks work on, and free blocks.
     store_bytes, store_limit_bytes : int
@@ -105,7 +106,8 @@ class MemoryAccount:
 
     def _rows(self) -> Iterator[_Row]:
         yield _Row(0, "limit", self.limit_bytes)
-        yield _Row(0, "in use", self.in_use_bytes, f"at most {format_bytes(self.peak_bytes)} since the start")
+        peak = f"at most {format_bytes(self.peak_bytes)} since the start" if self.peak_bytes else ""
+        yield _Row(0, "in use", self.in_use_bytes, peak)
         if self.private:
             yield _Row(1, "shared memory", self.shared_bytes)
             yield _Row(2, "store", self.store_bytes, f"of {format_bytes(self.store_limit_bytes)}")

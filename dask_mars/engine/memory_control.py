@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dask_mars.engine.deaths import OverLimit
 from dask_mars.engine.inspection import Inspection
 from dask_mars.engine.listeners import EngineView, ProcessesMeasured
-from dask_mars.engine.memory import LEAST_SHARE_BYTES, Limits, MemoryWatch
+from dask_mars.engine.memory import LEAST_SHARE_BYTES, Limits, MemoryWatch, Running
 from dask_mars.engine.registry import Registry
 from dask_mars.engine.workforce import Workforce
 from dask_mars.errors import SpillError
@@ -26,6 +26,9 @@ logger = logging.getLogger(__name__)
 #: the system.
 _WATCH_S = 0.1 if PROC.exists() else 1.0
 _PRESSURE = 0.875
+#: Refusals of one chunk after which its worker ends: code that goes on after an error, such as Python's import of
+#: bytecode, may ask without end while all others wait.
+_MOST_REFUSALS = 4
 #: Time that workers have to give memory back before idle ones are replaced, and poll interval, in seconds.
 _RENEWAL_S, _RENEWAL_LOOK_S = 0.05, 0.005
 
@@ -53,6 +56,8 @@ class MemoryControl:
         self.limits = Limits(self._settings.store_limit, self._settings.memory_limit)
         self._slack_bytes = (machine.parameters.quota_slack_bytes or 0) * self._settings.num_workers
         self._watched_s = self._trimmed_s = 0.0
+        #: By worker, its process and the chunk whose requests were refused last, and how often.
+        self._refused: dict[int, tuple[tuple[int, Running], int]] = {}
         #: While workers give memory back: the deadline, and whether they give back all or only what exceeds their
         #: share.
         self._renewal: tuple[float, bool] | None = None
@@ -214,6 +219,14 @@ class MemoryControl:
         asked_bytes = self._workers[worker].asked_bytes
         if self.watch.is_hopeless and asked_bytes <= LEAST_SHARE_BYTES:
             self.grant(worker, asked_bytes)
+            return
+        handle = self._workers[worker]
+        refused = handle.pid, self._inspection.running(worker)
+        before, refusals = self._refused.get(worker, (refused, 0))
+        refusals = refusals + 1 if before == refused else 1
+        self._refused[worker] = refused, refusals
+        if refusals > _MOST_REFUSALS and handle.is_process:
+            self._end_over_limit(worker)
             return
         memory = self._machine.memory
         others_bytes = memory.reserved_bytes - memory.reserved_by_worker.get(worker, 0)

@@ -16,7 +16,7 @@ from typing import Any
 
 from dask_mars import greenlets
 from dask_mars.engine.early import TemplateProcess, begin, take
-from dask_mars.limits import estimate_memory
+from dask_mars.limits import estimate_memory, largest_inheritance
 from dask_mars.locking import Lock
 from dask_mars.protocol.forking import MOST_BYTES, MOST_DESCRIPTORS, is_supported
 from dask_mars.protocol.worker_environment import read_at_start, worker_environment
@@ -275,7 +275,8 @@ class Templates:
 
     def memory_bytes(self) -> int:
         """Return the memory that these and the workers have in common: what the larger one takes."""
-        return max([estimate_memory([pid]) for pid in self.pids()], default=0)
+        # The pages stay when a template ends.
+        return max([largest_inheritance(), *[estimate_memory([pid]) for pid in self.pids()]])
 
     def connections(self) -> int:
         """Return the number of connections to them."""

@@ -1,7 +1,7 @@
 """Random numbers as Dask requests them from NumPy, chunk by chunk, drawn many at a time.
 
-A chunk of random numbers is defined by its seed, and need not be an array until one is needed. A region draws its
-elements block by block, and never stores them.
+A chunk of random numbers is defined by its seed, and need not be an array until one is needed. A region,
+which is a group of steps evaluated together, draws its elements block by block and never stores them.
 
 The programs it serves: simulations and samples, such as ``da.random.default_rng(0).random(shape).sum()``.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Dask's function for a chunk of a `Generator`'s numbers; other versions may have another.
 DASK_FUNCTION: Callable[..., Any] = _apply_random_func
-#: Size below which NumPy is as fast.
+#: Number of elements below which NumPy is as fast.
 _FEWEST = 1 << 9
 
 _INT64 = np.iinfo(np.int64)

@@ -1,4 +1,4 @@
-"""The composition of chunks: two graphs of the same computation, before and after composing."""
+"""Fused chunks: two graphs of the same computation, before and after fusion."""
 
 from __future__ import annotations
 

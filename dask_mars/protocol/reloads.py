@@ -17,7 +17,7 @@ from typing import Any
 
 from dask_mars import process_role
 
-#: Number of reloads, and whether by autoreload, which changes its old functions as well.
+#: Number of reloads, and whether the last was by IPython's autoreload, which changes old functions as well.
 Reload = tuple[int, bool]
 
 _AUTORELOAD = "IPython.extensions.autoreload"

@@ -1,7 +1,7 @@
 """Quotas: by how much each worker's memory may grow, and who waits for more.
 
-A part of the state machine, and pure. An event concerns the workers whose reservations it changes, and those that
-wait for memory.
+A part of the state machine, without I/O. An event concerns the workers whose reservations it changes, and those
+that wait for memory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Quotas:
         self._emit = emit
         #: Requests of workers that wait for memory in the middle of a chunk, longest wait first.
         self.growing: dict[int, Growth] = {}
-        #: Whether workers have given back leftover memory; None while the engine renews them.
+        #: Whether workers have returned unused memory; None while the engine asks them to.
         self.is_renewed: bool | None = False
         #: Whether some operand has taken memory without asking.
         self._knows_private = False

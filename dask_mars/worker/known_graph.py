@@ -1,4 +1,4 @@
-"""The worker's copy of locations: its knowledge of each graph."""
+"""A worker's knowledge of each graph: operands, and the locations of values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class KnownGraph:
         self.operands: dict[int, Operand | PackedOperand] = {}
         #: Known values by chunk: (object, None) for small ones made here, else (None, reference).
         self.values: dict[int, tuple[Any, ObjectRef | None]] = {}
-        #: Chunks whose values are arrays of the user's that were writable when borrowed.
+        #: Chunks whose values are the user's own arrays, read in place, which the user may write to.
         self.borrowed: set[int] = set()
         #: Operands that took next to no time in their last run here.
         self.fast_operands: set[int] = set()

@@ -275,7 +275,7 @@ def _replace(path: Path, data: Any) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             partial.write_bytes(data)
         partial.replace(path)
-    except OSError:
+    except BaseException:
         partial.unlink(missing_ok=True)
         raise
 

@@ -339,3 +339,11 @@ def test_tasks_of_others_get_plain_values(client, agent):
 
 def type_and_sum(value: Any) -> tuple[str, float]:
     return type(value).__name__, float(value.sum())
+
+
+def test_agents_of_a_local_cluster_share_the_memory_limit():
+    with (
+        dask.config.set({"dask-mars.memory-limit": "3 GiB"}),
+        LocalMarsCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
+    ):
+        assert [agent.engine.settings.memory_limit for agent in cluster.workers.values()] == [3 << 29] * 2

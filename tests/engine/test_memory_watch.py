@@ -15,6 +15,7 @@ from typing import Any
 
 import dask
 import dask.array as da
+import numpy as np
 import psutil
 import pytest
 
@@ -174,6 +175,24 @@ def test_many_workers_count_with_what_is_their_own():
     counted = sum([process.private_bytes for process in account.private if process.worker is not None])
     assert 0.6 * true_bytes < counted + template_bytes < 1.6 * true_bytes
     assert account.library_bytes > template_bytes
+
+
+def take_twice(size_bytes: int, number: int) -> float:
+    """Take memory in two steps, the second until it is granted, as imports go on without bytecode."""
+    first = np.ones(size_bytes // 8)
+    while True:
+        try:
+            return float(first[0] + np.ones(size_bytes // 8)[-1]) + number
+        except MemoryError:
+            time.sleep(0.005)
+
+
+@needs_proc
+def test_those_who_ask_again_and_again_do_not_keep_all_waiting():
+    size_bytes = 64 * MIB
+    with runtime_with_room(size_bytes * 5 // 2) as runtime:
+        tasks = [dask.delayed(take_twice)(size_bytes, number) for number in range(4)]
+        assert dask.compute(*tasks, scheduler=runtime.get) == (2.0, 3.0, 4.0, 5.0)
 
 
 def _anonymous_share(pid: int) -> int:

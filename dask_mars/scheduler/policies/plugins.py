@@ -14,7 +14,7 @@ def load_policy(name: str) -> None:
     """Make a policy known to the state machine; raise `ValueError` for an unknown name."""
     if name in POLICIES:
         return
-    # The import takes as long as ten modules here, and few users have policies of their own.
+    # The import takes milliseconds, and few users have policies of their own.
     from dask_mars.entry_points import entry_points
 
     found = {entry_point.name: entry_point for entry_point in entry_points(GROUP)}
