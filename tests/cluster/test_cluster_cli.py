@@ -397,7 +397,7 @@ sys.meta_path.insert(0, Missing())
 )
 def test_without_distributed_it_says_what_to_install(scripts: Scripts, program: str):
     done = scripts.run("-c", WITHOUT_DISTRIBUTED + program)
-    assert "'pip install dask-mars[distributed]' installs it" in done.stderr
+    assert "pip install 'dask-mars[distributed]' installs it" in done.stderr
     assert "Traceback" not in done.stderr
     assert done.returncode == 1
 
@@ -410,7 +410,7 @@ for way in (lambda: dask_mars.LocalMarsCluster, lambda: dask_mars.get({"x": 1}, 
     try:
         way()
     except ModuleNotFoundError as error:
-        print("pip install dask-mars[distributed]" in str(error))
+        print("pip install 'dask-mars[distributed]'" in str(error))
 """
     done = scripts.run("-c", WITHOUT_DISTRIBUTED + program)
     assert (done.stdout.split(), done.stderr) == (["10.0", "True", "True"], "")
