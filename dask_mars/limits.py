@@ -4,7 +4,8 @@ All processes share the arenas, and the kernel counts the arena pages that a pro
 this adds up private pages, and counts each arena once, by the pages of its file. It takes 10 us for a process of
 any size, where the kernel's own shares (PSS) take 8 ms for each GiB. It omits programs and libraries, whose pages
 can be dropped and read again, and shared memory outside of arenas. The pages that a forked process shares with the
-one that it was forked from count there: the kernel has no cheap figure of them, so they are counted at its start.
+one that it was forked from count there: the kernel has no cheap figure of them, so they are measured at the end of
+its start, and rarely later.
 """
 
 from __future__ import annotations
@@ -128,6 +129,8 @@ def estimate_memory(pids: Collection[int], arenas: Iterable[int] = (), proc: Pat
 _MOST_MAPPED_BYTES = 128 << 20
 #: Pages in bytes that forked processes have from the process that they were forked from, by id.
 _inherited: dict[int, int] = {}
+# Those are no children of a process that the user forks.
+os.register_at_fork(after_in_child=_inherited.clear)
 
 
 def note_fork(pid: int, proc: Path = PROC) -> None:
@@ -141,27 +144,26 @@ def note_start(pid: int, proc: Path = PROC) -> None:
         _inherited[pid] = max(_anonymous_bytes(pid, proc) - own, 0)
 
 
-def note_copies(pid: int, proc: Path = PROC) -> None:
-    """Update how much a forked process still shares, unless it has mapped so much that reading this takes long."""
-    if pid not in _inherited or _resident_bytes(pid, proc) > _MOST_MAPPED_BYTES:
-        return
+def note_copies(pid: int, proc: Path = PROC) -> int:
+    """Return how many bytes of shared pages a forked process has copied since they were measured last."""
+    # Not of one that has mapped so much that reading this takes long.
+    before_bytes = _inherited.get(pid, 0)
+    if not before_bytes or _resident_bytes(pid, proc)[0] > _MOST_MAPPED_BYTES:
+        return 0
     found = _rollup(pid, proc)
-    if "Pss_Anon" in found:
-        # All workers share most of these pages, and with their template.
-        count = len(_inherited) + 1
-        shared_bytes = (found["Anonymous"] - found["Pss_Anon"]) * count // (count - 1)
-        _inherited[pid] = min(_inherited[pid], shared_bytes)
+    if "Pss_Anon" not in found:
+        return 0
+    # All workers share most of these pages, and with their template.
+    count = len(_inherited) + 1
+    shared_bytes = (found["Anonymous"] - found["Pss_Anon"]) * count // (count - 1)
+    _inherited[pid] = min(before_bytes, shared_bytes)
+    return before_bytes - _inherited[pid]
 
 
 def largest_inheritance() -> int:
     """Return the largest memory that a forked process still shares."""
-    return max(_inherited.values(), default=0)
-
-
-def _rollup(pid: int, proc: Path) -> dict[str, int]:
-    """Return the kernel's sums over the mappings of a process, in bytes; it needs 8 ms or more for each GiB."""
-    lines = re.findall(r"^(\w+): +(\d+) kB", _read(f"{proc}/{pid}/smaps_rollup") or "", re.MULTILINE)
-    return {name: int(kibibytes) << 10 for name, kibibytes in lines}
+    # A copy: several threads ask, and an engine's thread forks.
+    return max([*_inherited.values()], default=0)
 
 
 def forget_fork(pid: int) -> None:
@@ -184,15 +186,22 @@ def arena_bytes(arenas: Iterable[int]) -> int:
     return sum(os.fstat(descriptor).st_blocks * _STAT_BLOCK_BYTES for descriptor in arenas)
 
 
-def _resident_bytes(pid: int, proc: Path) -> int:
-    counts = (_read(f"{proc}/{pid}/statm") or "").split()
-    return int(counts[1]) * _PAGE_BYTES if counts else 0
+def _resident_bytes(pid: int, proc: Path) -> tuple[int, int]:
+    """Return the resident bytes of a process, and the part that is of files and shared memory."""
+    # Half the time of "status".
+    counts = (_read(f"{proc}/{pid}/statm") or "0 0 0").split()
+    return int(counts[1]) * _PAGE_BYTES, int(counts[2]) * _PAGE_BYTES
 
 
 def _anonymous_bytes(pid: int, proc: Path) -> int:
-    # Resident pages minus those of files and shared memory: half the time of "status".
-    counts = (_read(f"{proc}/{pid}/statm") or "").split()
-    return (int(counts[1]) - int(counts[2])) * _PAGE_BYTES if counts else 0
+    resident_bytes, mapped_bytes = _resident_bytes(pid, proc)
+    return resident_bytes - mapped_bytes
+
+
+def _rollup(pid: int, proc: Path) -> dict[str, int]:
+    """Return the kernel's sums over the mappings of a process, in bytes; it needs 8 ms or more for each GiB."""
+    lines = re.findall(r"^(\w+): +(\d+) kB", _read(f"{proc}/{pid}/smaps_rollup") or "", re.MULTILINE)
+    return {name: int(kibibytes) << 10 for name, kibibytes in lines}
 
 
 def _own_bytes(pid: int, proc: Path) -> int:

@@ -45,8 +45,8 @@ _LONGEST_S, _SHORTEST_S, _SHORTEST_CALM_S = (0.1, 0.002, 0.01) if PROC.exists() 
 _TIME_SHARE = 0.1
 #: Number of processes whose libraries are measured at a time: the system takes longer for them than for the rest.
 _LIBRARIES_AT_ONCE = 8
-#: Number of forked processes whose shared pages are measured at a time.
-_COPIES_AT_ONCE = 4
+#: Number of forked processes whose shared pages are measured at a time, each in 1 to 2 ms.
+_COPIES_AT_ONCE = 2
 #: Part of the limit kept free for growth between two measurements: divisor of the limit, and maximum bytes.
 _MARGIN, _MOST_MARGIN_BYTES = 20, 128 << 20
 #: Minimum share of a worker, in bytes; imports of a task take as much. It holds even where the user's process
@@ -102,6 +102,12 @@ class WorkerMemory:
     def unasked_bytes(self) -> int:
         """Return the bytes that the worker has taken without asking, or before this chunk."""
         return self.private_bytes - self.asked_bytes
+
+    def add_before(self, size_bytes: int) -> None:
+        """Count bytes that are no growth, as if the worker had taken them before it started."""
+        self.baseline_bytes += size_bytes
+        self.private_bytes += size_bytes
+        self.begun_bytes += size_bytes
 
     def update(self, private_bytes: int, running: Running, asked_bytes: int) -> None:
         """Record a measurement, the chunk that the worker runs, and its requests for that chunk."""
@@ -238,6 +244,15 @@ class MemoryWatch:
         """Unregister a worker that has ended."""
         self.workers.pop(worker_id, None)
 
+    def measure_copies(self) -> None:
+        """Count the pages that workers have copied from their template as if they had had them from the start."""
+        # They took them at any time, and no chunk is the cause. While workers grow, looks at these are urgent.
+        if any(worker.grown_bytes > _GROWING_BYTES for worker in self.workers.values()):
+            return
+        by_pid = {worker.pid: worker for worker in self.workers.values()}
+        for pid in [pid for pid in self._libraries if pid in by_pid][:_COPIES_AT_ONCE]:
+            by_pid[pid].add_before(note_copies(pid, self._proc))
+
     def look(
         self,
         pids: Iterable[int],
@@ -286,8 +301,6 @@ class MemoryWatch:
         before = [pid for pid in self._libraries if pid in present]
         new = present.difference(before)
         self._libraries = {pid: self._libraries[pid] for pid in before}
-        for pid in before[:_COPIES_AT_ONCE]:
-            note_copies(pid, self._proc)
         for pid in [*new, *before[: max(_LIBRARIES_AT_ONCE - len(new), 0)]]:
             self._libraries.pop(pid, None)
             self._libraries[pid] = library_bytes([pid], self._proc)

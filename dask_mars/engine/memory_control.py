@@ -75,6 +75,8 @@ class MemoryControl:
         if now_s < watch.next_s:
             return
         is_due = now_s - self._watched_s >= _WATCH_S
+        if is_due and not watch.is_short:
+            watch.measure_copies()
         watch.look(self._workforce.pids(), self._inspection.current, self._asked_bytes, with_libraries=is_due)
         self._registry.note_in_use(watch.used_bytes)
         if is_due:

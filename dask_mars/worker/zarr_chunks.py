@@ -189,10 +189,7 @@ class _Layout(NamedTuple):
     def _read(self, bounds: list[tuple[int, int]]) -> Any:
         result = np.empty([stop - start for start, stop in bounds], self.dtype)
         scratch = None
-        along = [
-            range(start // size, -(-stop // size)) for (start, stop), size in zip(bounds, self.chunks, strict=True)
-        ]
-        for coordinates in itertools.product(*along):
+        for coordinates in self._coordinates(bounds):
             into, part = self._overlap(coordinates, bounds)
             target = result[into]
             path = f"{self.folder}/{self.name(coordinates)}"
@@ -206,6 +203,11 @@ class _Layout(NamedTuple):
                 return None
             target[...] = scratch[part]
         return result
+
+    def _coordinates(self, bounds: list[tuple[int, int]]) -> Iterator[tuple[int, ...]]:
+        """Return the coordinates of the chunks that a part of the array touches."""
+        sizes = zip(bounds, self.chunks, strict=True)
+        return itertools.product(*[range(start // size, -(-stop // size)) for (start, stop), size in sizes])
 
     def _overlap(
         self, coordinates: tuple[int, ...], bounds: list[tuple[int, int]]
@@ -225,13 +227,7 @@ class _Layout(NamedTuple):
             return False
         if value.shape != tuple([stop - start for start, stop in bounds]) or not self._are_whole(bounds):
             return False
-        along = [
-            range(start // size, stop // size) for (start, stop), size in zip(bounds, self.chunks, strict=True)
-        ]
-        parts = [
-            (coordinates, value[self._overlap(coordinates, bounds)[0]])
-            for coordinates in itertools.product(*along)
-        ]
+        parts = [(at, value[self._overlap(at, bounds)[0]]) for at in self._coordinates(bounds)]
         # Zarr does not store such chunks, and removes their files.
         if not config.write_empty_chunks and any(_is_filled(part, self.metadata.fill_value) for _, part in parts):
             return False
