@@ -104,7 +104,7 @@ class WorkerMemory:
         return self.private_bytes - self.asked_bytes
 
     def add_before(self, size_bytes: int) -> None:
-        """Count bytes that are no growth, as if the worker had taken them before it started."""
+        """Count bytes as if the worker had taken them before it started, not as growth."""
         self.baseline_bytes += size_bytes
         self.private_bytes += size_bytes
         self.begun_bytes += size_bytes
