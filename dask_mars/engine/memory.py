@@ -34,7 +34,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from dask_mars.limits import PROC, arena_bytes, estimate_memory, library_bytes, note_copies, note_start
+from dask_mars.limits import (
+    PROC,
+    arena_bytes,
+    estimate_memory,
+    largest_inheritance,
+    library_bytes,
+    note_copies,
+    note_start,
+)
 
 #: Assumed maximum growth of all workers together, in bytes per second.
 _GROWTH_BYTES_PER_S = 1 << 33
@@ -47,6 +55,8 @@ _TIME_SHARE = 0.1
 _LIBRARIES_AT_ONCE = 8
 #: Number of forked processes whose shared pages are measured at a time, each in 1 to 2 ms.
 _COPIES_AT_ONCE = 2
+#: These pages are measured while less is free than a multiple of all that could be such pages.
+_COPIES_MATTER = 4
 #: Part of the limit kept free for growth between two measurements: divisor of the limit, and maximum bytes.
 _MARGIN, _MOST_MARGIN_BYTES = 20, 128 << 20
 #: Minimum share of a worker, in bytes; imports of a task take as much. It holds even where the user's process
@@ -246,8 +256,12 @@ class MemoryWatch:
 
     def measure_copies(self) -> None:
         """Count the pages that workers have copied from their template as if they had had them from the start."""
-        # They took them at any time, and no chunk is the cause. While workers grow, looks at these are urgent.
-        if any(worker.grown_bytes > _GROWING_BYTES for worker in self.workers.values()):
+        # They took them at any time, and no chunk is the cause. While workers grow, looks at these are urgent. A
+        # measurement slows workers down, for nothing where much more is free than could be counted wrongly.
+        most_bytes = len(self.workers) * largest_inheritance()
+        if most_bytes * _COPIES_MATTER < self.free_bytes or any(
+            worker.grown_bytes > _GROWING_BYTES for worker in self.workers.values()
+        ):
             return
         by_pid = {worker.pid: worker for worker in self.workers.values()}
         for pid in [pid for pid in self._libraries if pid in by_pid][:_COPIES_AT_ONCE]:

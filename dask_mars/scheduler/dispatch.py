@@ -210,13 +210,14 @@ class Dispatcher:
 
     def _fill(self, graph: Graph, worker: Worker, share: int) -> list[int]:
         """Fill a worker's window with up to `share` READY chunks and the successors that can follow them."""
-        parameters, admission, queues = self._parameters, self.admission, graph.queues
-        followers, operand_of = queues.followers.pop(worker.id, []), graph.plan.operand_of
+        parameters, admission, queues, plan = self._parameters, self.admission, graph.queues, graph.plan
+        batch_limit, window_s = parameters.batch_limit, parameters.window_s
+        followers, operand_of = queues.followers.pop(worker.id, []), plan.operand_of
         costs: dict[int, OperandCost] = {}
         chunks: list[int] = []
         passed: list[tuple[list[int], int]] = []
-        offered, resources = queues.offered, graph.plan.resources
-        while len(chunks) < parameters.batch_limit:
+        offered, resources = queues.offered, plan.resources
+        while len(chunks) < batch_limit:
             ready = queues.ready
             if offered or resources:
                 ready = queues.queue_for(worker.id, not worker.dispatched, self._are_free)
@@ -231,7 +232,7 @@ class Dispatcher:
             operand = operand_of[chunk]
             if (cost := costs.get(operand)) is None:
                 cost = costs[operand] = admission.cost(graph, chunk)
-            if worker.dispatched and worker.load_s + cost[0] > parameters.window_s:
+            if worker.dispatched and worker.load_s + cost[0] > window_s:
                 break
             if (demand := admission.demand(graph, chunk, cost)) is not None:
                 if not admission.has_room(graph, chunk, demand):

@@ -98,10 +98,11 @@ class Handlers:
         graph = self.graphs.get(event.graph)
         if graph is None:
             return
-        self._take_back(event.worker, graph, event.chunks)
+        chunks = event.chunks
+        self._take_back(event.worker, graph, chunks)
         self._learn(graph, event)
         outputs_before = graph.unfinished_outputs
-        if freed := self._finish(graph, event.chunks):
+        if freed := self._finish(graph, chunks):
             if graph.objects:
                 for chunk in freed:
                     self._objects.remove_reader(graph, chunk)
@@ -118,20 +119,23 @@ class Handlers:
 
     def _learn(self, graph: Graph, event: events.ChunksFinished) -> None:
         """Record the durations, the sizes and the makers of chunks."""
-        if event.worker == events.CLIENT:
+        # Attributes of events are read once: they cost more than those of what is compiled.
+        worker, sizes = event.worker, event.sizes
+        if worker == events.CLIENT:
             graph.client.learn(event.durations_s)
-            self._objects.add_copies(graph, event.sizes)
+            self._objects.add_copies(graph, sizes)
         else:
             graph.estimates.learn_durations(event.chunks, event.durations_s)
-            if event.sizes:
-                self._objects.add(graph, event.sizes, event.map_outputs)
+            if sizes:
+                self._objects.add(graph, sizes, event.map_outputs)
                 for chunk in event.on_disk:
                     self._objects.moved_to_disk(graph.objects[chunk])
             if self._memory.is_limited:
                 self.dispatcher.quotas.learn_sizes(graph, event)
-        if event.sizes and graph.queues.chooses_workers:
-            for chunk in event.sizes:
-                graph.makers[chunk] = event.worker
+        if sizes and graph.queues.chooses_workers:
+            makers = graph.makers
+            for chunk in sizes:
+                makers[chunk] = worker
 
     def _finish(self, graph: Graph, chunks: Sequence[int]) -> list[int]:
         """Move computed chunks to their next states; return chunks whose data nothing reads any more."""

@@ -353,14 +353,26 @@ def test_what_tasks_leave_behind_goes_with_their_worker(limited):
 def paused(limited: Runtime, large: int, tmp_path: Path) -> Iterator[tuple[Background, int]]:
     """Have one task wait, and another be paused on account of the memory that it takes."""
     held, go_on = tmp_path / "held", tmp_path / "go on"
+    # Later a worker may have to wait for the memory that imports of this module take.
+    imports = {("import", number): (take_slowly, 5 * MIB) for number in range(8)}
+    limited.get(imports, list(imports))
     holder = Background(limited, {"hold": (hold, large, str(held), str(go_on))}, "hold")
     assert eventually(lambda: notes(held), 20)
-    other = Background(limited, {"grow": (take, large)}, "grow")
+    other = Background(limited, {"grow": (take_slowly, large)}, "grow")
     assert eventually(lambda: paused_workers(limited), 20)
     yield other, paused_workers(limited)[0]
     go_on.touch()
     with contextlib.suppress(EngineStopped):
         holder.result(100)
+
+
+def take_slowly(size_bytes: int) -> int:
+    """Take memory in steps, which last longer than an engine may wait for a processor."""
+    parts = []
+    for _ in range(size_bytes // MIB):
+        parts.append(library_memory(MIB))
+        time.sleep(0.002)
+    return len(parts)
 
 
 def hold(size_bytes: int, path: str, gate: str) -> int:

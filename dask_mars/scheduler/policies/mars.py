@@ -38,6 +38,7 @@ class MarsPolicy(MemoryPolicy):
         self._demand: Sequence[int] = ()
         self._keys: Sequence[int] = range(self._count)
         self._unit = 1
+        self._declared = graph.plan.declared_bytes
         # Without inputs no rule distinguishes chunks, and nothing follows from where they run.
         if any(self._inputs):
             self._apply_rules(assignment)
@@ -71,10 +72,12 @@ class MarsPolicy(MemoryPolicy):
 
     def _declared_size(self, chunk: int) -> int:
         """Return the magnitude of a chunk's declared size, 0 where it is alone with its inputs' place."""
-        declared, successors = self.graph.plan.declared_bytes, self._successors
-        if declared is None or all(len(successors[source]) == 1 for source in self._inputs[chunk]):
-            return 0
-        return min((declared[chunk] or 0).bit_length(), _SIZES - 1)
+        declared, successors = self._declared, self._successors
+        if declared is not None:
+            for source in self._inputs[chunk]:
+                if len(successors[source]) != 1:
+                    return min((declared[chunk] or 0).bit_length(), _SIZES - 1)
+        return 0
 
     def key_of(self, chunk: int) -> int:
         """Return the place of a chunk, and its rank by Mars's rules among those with the same place."""
@@ -106,8 +109,9 @@ def _makers(
 ) -> list[int] | None:
     """Return the workers that made at least a share of what the main maker of a chunk's inputs made."""
     made: dict[int, int] = {}
+    makers = graph.makers
     for source in dict.fromkeys(graph.plan.inputs[chunk]):
-        worker = graph.makers.get(source)
+        worker = makers.get(source)
         if worker is not None and worker in slots and (size := graph.bytes_of(source)) >= least_bytes:
             made[worker] = made.get(worker, 0) + size
     if not made:
