@@ -408,7 +408,7 @@ def local_backend(
     """Return the backend of this process, or the inline one within a task."""
     if process_role.computes_inline():
         return InlineBackend()
-    early.pause()
+    early.end_watch()
     from dask_mars.worker.preload import load_dask_array_alone
 
     load_dask_array_alone()

@@ -164,12 +164,9 @@ def take() -> TemplateProcess | None:
     return None
 
 
-def pause() -> None:
-    """Pause the template while the program prepares its first computation; its user resumes it."""
-    for begun in _early:
-        begun.signal(signal.SIGSTOP)
+def end_watch() -> None:
+    """Take no more imports for the program's: from here on dask_mars imports its own modules."""
     for watch in _watches:
-        # What dask_mars imports from here on is not the program's.
         watch.end()
 
 

@@ -48,8 +48,7 @@ class Template:
         self._is_loading = True
         #: Since when workers wait for the libraries alone, if they do.
         self._awaited_s: float | None = None
-        # An early one was paused when the first computation began.
-        self._is_paused = begun.is_early
+        self._is_paused = False
 
     def give_way(self, others_compute: bool) -> None:
         """Pause it while it imports and workers compute, which would share the processors with it."""

@@ -195,11 +195,11 @@ def test_it_pauses_while_threads_compute() -> None:
         assert not template.is_loading(60.0, none)
         assert template.is_up()
         template.give_way(True)
-        assert sent == [signal.SIGCONT, signal.SIGSTOP, signal.SIGCONT]
+        assert sent == [signal.SIGSTOP, signal.SIGCONT, signal.SIGSTOP, signal.SIGCONT]
         # Its fork that imports libraries pauses with it.
         libraries.request({"a library": "its file"})
         template.give_way(True)
-        assert sent[3:] == [signal.SIGSTOP]
+        assert sent[4:] == [signal.SIGSTOP]
         # One process waits for it, and another needs no library.
         needed = {"a library"}.intersection
         assert template.is_loading(60.0, needed)
