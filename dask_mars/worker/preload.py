@@ -1,4 +1,4 @@
-"""Loads `dask.array` without xarray and numbagg, and in the user's process without SciPy.
+"""Loads `dask.array` without xarray, numbagg and SciPy.
 
 Where they are installed `dask.array` imports them, and with them pandas and numba: most of a process's initial
 memory and start-up time. It needs xarray and SciPy only to recognise their arrays, and numbagg for medians and
@@ -59,15 +59,16 @@ class _Sparse(metaclass=_SparseType):
     """Stands for SciPy's sparse arrays in `dask.array`."""
 
 
-def load_dask_array(without_scipy: bool = False) -> None:
-    """Import `dask.array`, but not xarray and numbagg, which tasks may import like any other module.
+def load_dask_array() -> None:
+    """Import `dask.array`, but not xarray, numbagg and SciPy, which tasks may import like any other module.
 
-    Call it before there are threads that may import either.
+    Call it before there are threads that may import one of them.
     """
     if "dask.array" in sys.modules:
         return
     # Imports of modules that are None here fail.
-    hidden = ("xarray", "numbagg", "scipy") if without_scipy else ("xarray", "numbagg")
+    needs_scipy = any(map(importlib.util.find_spec, _WITH_SCIPY))
+    hidden = ("xarray", "numbagg") if needs_scipy else ("xarray", "numbagg", "scipy")
     absent: list[str] = [name for name in hidden if name not in sys.modules]
     sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]
     try:
@@ -89,7 +90,7 @@ def load_dask_array_alone() -> None:
     if "dask.array" not in sys.modules and threading.active_count() == 1:
         # The caller needs the module, and reports why it cannot be imported.
         with contextlib.suppress(ImportError):
-            load_dask_array(without_scipy=not any(map(importlib.util.find_spec, _WITH_SCIPY)))
+            load_dask_array()
 
 
 def _have_numbagg(reductions: ModuleType) -> None:

@@ -108,7 +108,7 @@ class _Server:
 
     def serve(self) -> dict[str, Any]:
         """Serve until a fork is a worker; return its options."""
-        gc.collect()
+        # Without a collection first: imports leave hardly any garbage, and all workers wait for this.
         gc.freeze()
         self._answer(0)
         idle_s = self._idle_s
