@@ -158,7 +158,7 @@ def take() -> TemplateProcess | None:
         _watches.pop().end()
     except IndexError:
         return None
-    if begun.process.poll() is None:
+    if begun.process.poll() is None and begun.connection.fileno() >= 0:
         return begun
     begun.end()
     return None

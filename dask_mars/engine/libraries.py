@@ -18,12 +18,38 @@ from dask_mars.protocol.forking import MOST_BYTES
 from dask_mars.protocol.libraries import imported, installed_at, is_library
 
 
+class OwnSocket(socket.socket):
+    """A socket that forgets its number when the program has closed that, perhaps to open a file of its own."""
+
+    # A service closes all descriptors that it finds at its start, and dask_mars may have been imported before.
+
+    def __init__(self, fileno: int) -> None:
+        super().__init__(fileno=fileno)
+        self._inode = os.fstat(fileno).st_ino
+
+    def fileno(self) -> int:
+        """Return the number, -1 if it is closed or another file's."""
+        number = super().fileno()
+        try:
+            if number >= 0 and os.fstat(number).st_ino == self._inode:
+                return number
+        except OSError:
+            pass
+        self.detach()
+        return -1
+
+    def close(self) -> None:
+        """Close it, but no other file."""
+        self.fileno()
+        super().close()
+
+
 def connected() -> tuple[socket.socket, socket.socket]:
     """Return both ends of a connection to a template."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in (ours, theirs):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MOST_BYTES)
-    return ours, theirs
+    return OwnSocket(ours.detach()), theirs
 
 
 class Libraries:

@@ -153,6 +153,20 @@ with dask_mars.Runtime(1) as runtime:
     assert run(scripts, program) == ["0", "0", "True"]
 
 
+def test_a_program_that_closes_all_descriptors_keeps_its_own_files(scripts: Scripts) -> None:
+    program = """
+(template,) = children()
+os.closerange(3, 100)
+files = [open(os.devnull) for _ in range(20)]
+import dask.array
+with dask_mars.Runtime(1) as runtime:
+    print(runtime.get({"x": (lambda: os.getppid(),)}, "x") == os.getpid())
+    print(template in children())
+[os.fstat(file.fileno()) for file in files]
+"""
+    assert run(scripts, program) == ["True", "False"]
+
+
 def test_one_that_nobody_uses_ends_and_the_next_takes_over(scripts: Scripts) -> None:
     program = """
 from dask_mars.engine import early
