@@ -258,8 +258,8 @@ class SharedMemoryDenied(EngineStartFailed):
     """The system's message."""
     _template = (
         "the system refuses shared memory: {reason}. Workers share memory by memfd_create or an unnamed file, and "
-        "mmap, which a container or a sandbox (seccomp) may deny. Allow these, or compute with "
-        'scheduler="threads".'
+        "mmap, which a container, a sandbox (seccomp) or a limit of file sizes (`ulimit -f`) may deny. Allow "
+        'these, or compute with scheduler="threads".'
     )
 
 

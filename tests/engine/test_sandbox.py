@@ -70,6 +70,22 @@ def test_calls_that_are_denied(scripts: Scripts) -> None:
     assert (done.stdout.split("\n")[:-1], done.stderr) == (["no memfd", str(total), str(2 * total)], "")
 
 
+def test_a_limit_of_file_sizes_is_named(scripts: Scripts) -> None:
+    program = """
+import resource
+import dask_mars
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+try:
+    dask_mars.get({"x": (abs, -1)}, "x")
+except dask_mars.errors.SharedMemoryDenied as error:
+    print("File too large" in str(error), "`ulimit -f`" in str(error))
+"""
+    done = scripts.run("-c", program)
+    assert (done.stdout, done.stderr) == ("True True\n", "")
+    assert not scripts.left()
+
+
 @pytest.mark.parametrize("room", [True, False])
 def test_a_file_in_place_of_an_arena_has_room(room: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(name: str, flags: int) -> int:
