@@ -391,7 +391,8 @@ class GraphComputation:
             self._note("warning", f"{filename}:{line}: {category.__name__}: {text}\n")
         # Module and registry decide on repetition.
         module = _module_of(filename, len(sys.modules))
-        warnings.warn_explicit(text, category, filename, line, module=module, registry=_registry)
+        registry = _registries.setdefault(module, {})
+        warnings.warn_explicit(text, category, filename, line, module=module, registry=registry)
 
     def _on_failed(self, run: GraphRun, message: client_messages.Failed) -> None:
         if self._rerun_locally:
@@ -433,15 +434,16 @@ def _resources(graph: ChunkGraph, available: Mapping[str, float]) -> dict[int, R
 
 
 @functools.lru_cache(maxsize=64)
-def _module_of(filename: str, modules: int) -> str | None:
+def _module_of(filename: str, modules: int) -> str:
     """Return the module that has a file, by which filters choose warnings; anew when there are other `modules`."""
     # To ask a module that is loaded lazily would load it.
     found = (name for name, module in list(sys.modules.items()) if attribute(module, "__file__") == filename)
-    return next(found, None)
+    # Cells of notebooks and lines of a prompt have no file of a module. Python drops warnings of the module None.
+    return next(found, "__main__")
 
 
-#: Warnings of workers that were shown, in the form of a module's ``__warningregistry__``.
-_registry: dict[Any, Any] = {}
+#: Warnings of workers that were shown, by module, in the form of its ``__warningregistry__``.
+_registries: dict[str, dict[Any, Any]] = {}
 
 
 def _ref(run: GraphRun, chunk: int) -> ObjectRef:

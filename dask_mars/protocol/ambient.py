@@ -143,6 +143,11 @@ def _set_filters(module: Any, filters: list[Any]) -> None:
     warnings.filters.extend(filters)  # type: ignore[attr-defined]
 
 
+def show_warnings_again() -> None:
+    """Forget which warnings were shown: the user's process decides on repetition."""
+    _set_filters(None, list(warnings.filters))
+
+
 def _attribute(module: str, name: str, of_host: bool = False) -> Setting:
     return Setting(
         f"{module}.{name}",

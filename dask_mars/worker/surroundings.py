@@ -6,7 +6,7 @@ from contextvars import Context
 
 import dask
 
-from dask_mars.protocol import main_module
+from dask_mars.protocol import ambient, main_module
 from dask_mars.protocol.context import TaskContext
 from dask_mars.worker.known_graph import KnownGraph
 
@@ -52,6 +52,7 @@ class Surroundings:
         if self.graph:
             self.restore()
         self.graph = graph.id
+        ambient.show_warnings_again()
         main_module.show(graph.main_names)
         failures = self._task_context.failures[:]
         self._task_context.failures.clear()

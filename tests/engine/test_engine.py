@@ -562,6 +562,25 @@ def test_warnings_as_errors_and_ignored_ones(get: Get) -> None:
     assert not [entry for entry in caught if entry.category is OurWarning]
 
 
+@pytest.mark.parametrize("name", ["<stdin>", "/tmp/ipykernel_1/2.py"])
+def test_warnings_of_code_without_a_module(name: str, get: Get) -> None:
+    task = eval(compile("lambda: __import__('warnings').warn('here')", name, "eval"))
+    with pytest.warns(UserWarning, match="here") as caught:
+        dask.delayed(task)().compute(scheduler=get)
+    assert caught[0].filename == name
+
+
+def test_warnings_are_shown_again_after_each_change_of_filters(get: Get) -> None:
+    counts = []
+    for changes in (True, True, False):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
+            for _ in range(1 if changes else 2):
+                dask.delayed(warn_of_ours)().compute(scheduler=get)
+        counts.append(len(caught))
+    assert counts == [1, 1, 1]
+
+
 def test_what_tasks_print(get: Get, capsys: pytest.CaptureFixture[str]) -> None:
     def talk(number: int) -> None:
         print(f"line {number}")
