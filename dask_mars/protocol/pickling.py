@@ -145,6 +145,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if reduced is NotImplemented and package_of(obj) in _FRAMES:
             _by_name[id(obj)] = obj
         if type(reduced) is tuple and len(reduced) == _BY_VALUE:
+            if kind is type(np.dtype):
+                return _dtype_class, (obj.__name__,)
             return by_value.reduce_named(obj, reduced)
         return reduced
 
@@ -162,6 +164,17 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             raise pickle.PicklingError(f"the contents of a {kind.__name__} are in the user's process")
         if kind.__module__ == "unittest.mock" and _is_mock(kind):
             raise pickle.PicklingError("a mock notes its calls in the user's process")
+
+
+def _dtype_class(name: str) -> type:
+    """Return a class of dtypes that no module has: NumPy's errors name those of Python's numbers."""
+    waiting: list[type] = [np.dtype]
+    while waiting:
+        kind = waiting.pop()
+        if kind.__name__ == name:
+            return kind
+        waiting += type.__subclasses__(kind)
+    raise pickle.UnpicklingError(f"NumPy has no {name} here")
 
 
 def _attach_shared_memory(kind: type[Any], arguments: tuple[Any, ...]) -> Any:

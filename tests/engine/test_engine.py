@@ -551,6 +551,20 @@ def test_warnings_of_the_users_own_class(get: Get) -> None:
     assert Path(caught[0].filename) == Path(__file__)
 
 
+@pytest.mark.parametrize("number", [1, 1.5, 1j])
+def test_numpys_errors_about_dtypes(number: complex, get: Get) -> None:
+    def compared() -> object:
+        return np.array(["2001"], "M8[s]") > number
+
+    with pytest.raises(TypeError) as expected:
+        compared()
+    with pytest.raises(TypeError) as raised:
+        dask.delayed(compared)().compute(scheduler=get)
+    assert type(raised.value) is type(expected.value)
+    assert raised.value.args == expected.value.args
+    assert vars(raised.value).items() >= vars(expected.value).items()
+
+
 def test_warnings_as_errors_and_ignored_ones(get: Get) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", OurWarning)
