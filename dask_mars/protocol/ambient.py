@@ -15,7 +15,7 @@ import sys
 import time
 import warnings
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ import dask
 
 from dask_mars.entry_points import entry_points
 from dask_mars.protocol import reloads, thread_limits
+from dask_mars.protocol.libraries import is_library
 from dask_mars.protocol.worker_environment import worker_environment
 
 #: Entry points for rows of other packages: the name is the module with the settings, and the object has `read()`
@@ -51,6 +52,10 @@ def _same(module: Any, value: Any) -> Any:
     return value
 
 
+def _none(value: Any) -> tuple[str, ...]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One row of the table."""
@@ -67,6 +72,8 @@ class Setting:
     of_host: bool = False
     #: Takes the module and a copy of the value, and returns the form to send.
     carried: Callable[[Any, Any], Any] = _same
+    #: Takes the form that was sent, and returns modules on whose import it has to be applied again.
+    awaited: Callable[[Any], Iterable[str]] = _none
     #: Parts without meaning for tasks, whose loss needs no warning.
     quiet: frozenset[str] = frozenset()
 
@@ -137,10 +144,35 @@ def _umask(module: Any) -> int:
     return found
 
 
+def _named_filters(module: Any, filters: list[Any]) -> list[Any]:
+    """Name the categories of libraries, which their import adds: workers need not import them for these."""
+    return [(action, text, _named(category), where, line) for action, text, category, where, line in filters]
+
+
+def _named(category: Any) -> Any:
+    module, name = category.__module__, category.__qualname__
+    is_found = is_library(module.partition(".")[0]) and getattr(sys.modules.get(module), name, None) is category
+    return (module, name) if is_found else category
+
+
+def _awaited_categories(filters: list[Any]) -> Iterator[str]:
+    """Return the modules of categories that are not there yet, and their packages."""
+    # A package adds its own filters when all of its modules are there.
+    for _, _, category, _, _ in filters:
+        if isinstance(category, tuple) and category[0] not in sys.modules:
+            parts = category[0].split(".")
+            yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+
+
 def _set_filters(module: Any, filters: list[Any]) -> None:
     # This also resets Python's record of shown warnings.
     warnings.resetwarnings()
-    warnings.filters.extend(filters)  # type: ignore[attr-defined]
+    for action, text, category, where, line in filters:
+        if isinstance(category, tuple):
+            category = getattr(sys.modules.get(category[0]), category[1], None)
+        # Without its class there are no such warnings.
+        if category is not None:
+            warnings.filters.append((action, text, category, where, line))  # type: ignore[attr-defined]
 
 
 def show_warnings_again() -> None:
@@ -270,7 +302,13 @@ SETTINGS = (
         lambda module, loaded: reloads.follow(loaded),
         of_host=True,
     ),
-    Setting("the warning filters", lambda module: warnings.filters, _set_filters),
+    Setting(
+        "the warning filters",
+        lambda module: warnings.filters,
+        _set_filters,
+        carried=_named_filters,
+        awaited=_awaited_categories,
+    ),
     Setting(
         "the limits of threadpoolctl",
         lambda module: thread_limits.in_force(),

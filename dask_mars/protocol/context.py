@@ -169,6 +169,8 @@ class TaskContext:
         self._applied: dict[str, tuple[bytes | None, Any]] = {}
         #: The worker's own values.
         self._own: dict[str, Any] = {}
+        #: By module that is not imported yet, the names of settings to be applied again then.
+        self._awaited: dict[str, set[str]] = {}
 
     @functools.cached_property
     def _watch(self) -> ImportWatch:
@@ -203,9 +205,10 @@ class TaskContext:
 
     def _arrived(self, name: str) -> None:
         """Apply the settings of a module that was just imported, perhaps by a task."""
+        again = self._awaited.pop(name, ())
         for setting in self._rows().values():
-            if setting.module == name and setting.name in self._pickles:
-                self._put(setting, sys.modules[name])
+            if setting.name in self._pickles and (setting.module == name or setting.name in again):
+                self._put(setting, sys.modules[setting.module])
         for variable in self._carried_variables():
             if variable.module == name:
                 self._set(variable)
@@ -233,6 +236,9 @@ class TaskContext:
             if applied is not None and applied[0] == data and is_same(applied[1], setting.read(module)):
                 return
             value = self._own[name] if data is None else loads(data)
+            for awaited in setting.awaited(value):
+                self._awaited.setdefault(awaited, set()).add(name)
+                self._watch.wait_for(awaited)
             if applied is None:
                 self._own[name] = setting.carried(module, frozen(setting.read(module)))
             # Some settings travel only as changes.

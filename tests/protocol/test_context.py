@@ -123,6 +123,40 @@ def test_settings_of_libraries_are_put_in_force_and_taken_back() -> None:
     assert tasks.failures == []
 
 
+def test_filters_of_a_librarys_warnings_wait_for_its_import(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    library = tmp_path / "seldom"
+    library.mkdir()
+    (library / "kinds.py").write_text("class Kind(Warning): pass\n")
+    (library / "__init__.py").write_text(
+        "import warnings\nfrom seldom import kinds\nwarnings.simplefilter('always', kinds.Kind)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(ambient, "is_library", lambda name: name == "seldom")
+    tasks = TaskContext()
+    with warnings.catch_warnings():
+        kinds: Any = importlib.import_module("seldom.kinds")
+        warnings.simplefilter("ignore", kinds.Kind)
+        payload = Context().payload
+    for name in ("seldom", "seldom.kinds"):
+        monkeypatch.delitem(sys.modules, name)
+
+    def actions() -> list[str]:
+        return [action for action, _, category, *_ in warnings.filters if category.__name__ == "Kind"]
+
+    with warnings.catch_warnings():
+        tasks.enter(payload)
+        assert actions() == []
+        assert "seldom" not in sys.modules
+        # Its own filter comes first until all of it is imported.
+        importlib.import_module("seldom")
+        assert actions() == ["ignore", "always"]
+        tasks.restore()
+        assert actions() == ["ignore", "always"]
+    assert tasks.failures == []
+
+
 def test_what_cannot_be_put_in_force_is_told_once() -> None:
     tasks = TaskContext()
     payload = pickle.dumps({"the locale": dumps("no locale"), "sys.path": b"no pickle", context._VARIABLES: b""})
