@@ -22,6 +22,7 @@ from typing import Any
 import dask
 
 from dask_mars.entry_points import entry_points
+from dask_mars.graph.callables import package_of
 from dask_mars.protocol import reloads, thread_limits
 from dask_mars.protocol.libraries import is_library
 from dask_mars.protocol.worker_environment import worker_environment
@@ -151,7 +152,7 @@ def _named_filters(module: Any, filters: list[Any]) -> list[Any]:
 
 def _named(category: Any) -> Any:
     module, name = category.__module__, category.__qualname__
-    is_found = is_library(module.partition(".")[0]) and getattr(sys.modules.get(module), name, None) is category
+    is_found = is_library(package_of(category)) and getattr(sys.modules.get(module), name, None) is category
     return (module, name) if is_found else category
 
 
@@ -165,14 +166,18 @@ def _awaited_categories(filters: list[Any]) -> Iterator[str]:
 
 
 def _set_filters(module: Any, filters: list[Any]) -> None:
+    known = [(action, text, _class_of(category), where, line) for action, text, category, where, line in filters]
     # This also resets Python's record of shown warnings.
     warnings.resetwarnings()
-    for action, text, category, where, line in filters:
-        if isinstance(category, tuple):
-            category = getattr(sys.modules.get(category[0]), category[1], None)
-        # Without its class there are no such warnings.
-        if category is not None:
-            warnings.filters.append((action, text, category, where, line))  # type: ignore[attr-defined]
+    # Where a class is not there yet, there are no such warnings.
+    warnings.filters.extend([entry for entry in known if entry[2] is not None])  # type: ignore[attr-defined]
+
+
+def _class_of(category: Any) -> Any:
+    if not isinstance(category, tuple):
+        return category
+    module, name = category
+    return getattr(sys.modules.get(module), name, None)
 
 
 def show_warnings_again() -> None:

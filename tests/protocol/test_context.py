@@ -157,6 +157,13 @@ def test_filters_of_a_librarys_warnings_wait_for_its_import(
     assert tasks.failures == []
 
 
+def test_filters_of_a_class_without_a_module_travel() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", type("Homeless", (UserWarning,), {"__module__": None}))
+        filters = loads(pickle.loads(Context().payload)["the warning filters"])
+    assert filters[0][2].__name__ == "Homeless"
+
+
 def test_what_cannot_be_put_in_force_is_told_once() -> None:
     tasks = TaskContext()
     payload = pickle.dumps({"the locale": dumps("no locale"), "sys.path": b"no pickle", context._VARIABLES: b""})
