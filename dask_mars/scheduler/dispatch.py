@@ -211,14 +211,14 @@ class Dispatcher:
     def _fill(self, graph: Graph, worker: Worker, share: int) -> list[int]:
         """Fill a worker's window with up to `share` READY chunks and the successors that can follow them."""
         parameters, admission, queues, plan = self._parameters, self.admission, graph.queues, graph.plan
-        batch_limit, window_s, operand_of = parameters.batch_limit, parameters.window_s, plan.operand_of
-        followers = queues.followers.pop(worker.id, [])
+        batch_limit, window_s = parameters.batch_limit, parameters.window_s
+        operand_of, resources, followers = plan.operand_of, plan.resources, queues.followers.pop(worker.id, [])
         costs: dict[int, OperandCost] = {}
         chunks: list[int] = []
         passed: list[tuple[list[int], int]] = []
         while len(chunks) < batch_limit:
             ready = queues.ready
-            if queues.offered or plan.resources:
+            if queues.offered or resources:
                 ready = queues.queue_for(worker.id, not worker.dispatched, self._are_free)
             follows = bool(followers) and not (share and ready and ready[0] < followers[0])
             if not follows and not (share and ready):
