@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from dask_mars import greenlets
 from dask_mars.descriptors import hold_streams
+from dask_mars.engine.early_imports import EarlyImports
 from dask_mars.engine.launching import launch
 from dask_mars.engine.libraries import Libraries, LibraryWatch, connected
 from dask_mars.protocol.forking import is_supported
@@ -107,10 +108,11 @@ def begin(
 # At most one; `pop` is atomic.
 _early: list[TemplateProcess] = []
 _watches: list[LibraryWatch] = []
+_imports: list[EarlyImports] = []
 
 
 def begin_at_import() -> None:
-    """Begin a template if this is a program that may compute, on a machine that has a processor to spare."""
+    """Begin a template, and imports, if this is a program that may compute and has a processor to spare."""
     if not is_supported() or greenlets.has_gevent() or greenlets.has_eventlet() or not _is_main_program():
         return
     try:
@@ -123,6 +125,7 @@ def begin_at_import() -> None:
     atexit.register(end)
     # A program that forks may wait for all of its children.
     os.register_at_fork(before=end)
+    _imports.append(EarlyImports())
 
 
 def _is_main_program() -> bool:
@@ -165,9 +168,11 @@ def take() -> TemplateProcess | None:
 
 
 def end_watch() -> None:
-    """Take no more imports for the program's: from here on dask_mars imports its own modules."""
+    """Take no more imports for the program's, nor its waiting for a time to import: dask_mars does so now."""
     for watch in _watches:
         watch.end()
+    for imports in _imports:
+        imports.end()
 
 
 def end() -> None:
