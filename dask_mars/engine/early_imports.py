@@ -60,8 +60,8 @@ class EarlyImports(MetaPathFinder):
             before_s, used_s = used_s, time.process_time()
             if used_s - before_s <= _IDLE_SHARE * _IDLE_S:
                 sys.meta_path.insert(0, self)
-                # The first computation reports what cannot be imported.
-                with contextlib.suppress(ImportError):
+                # The first computation reports what goes wrong.
+                with contextlib.suppress(Exception):
                     self._import()
                 with contextlib.suppress(ValueError):
                     sys.meta_path.remove(self)
@@ -72,8 +72,11 @@ class EarlyImports(MetaPathFinder):
 
         load_dask_array()
         for name in _MODULES:
-            if not self._is_ended.is_set():
-                import_module(name)
+            if self._is_ended.is_set():
+                return
+            import_module(name)
+        # This looks at all modules and distributions, and remembers what it finds.
+        import_module("dask_mars.protocol.context").Context()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
