@@ -61,7 +61,7 @@ class EarlyImports(MetaPathFinder):
             if used_s - before_s <= _IDLE_SHARE * _IDLE_S:
                 sys.meta_path.insert(0, self)
                 # The first computation reports what goes wrong.
-                with contextlib.suppress(Exception):
+                with contextlib.suppress(Exception, SystemExit):
                     self._import()
                 with contextlib.suppress(ValueError):
                     sys.meta_path.remove(self)
