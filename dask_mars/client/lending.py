@@ -73,7 +73,11 @@ class Lent:
         if operand is None:
             operand = self._operands[operand_id] = made_fast(self._graph.operands[operand_id])
         names = _names(self._graph.operands[operand_id])
-        before_s, counted_s = time.perf_counter(), None if losses.are_settled(names) else _counted_s()
+        # What only combines results takes too little time to be measured.
+        is_counted = not (
+            losses.are_settled(names) or self._graph.values.keys().isdisjoint(self._graph.inputs[chunk])
+        )
+        before_s, counted_s = time.perf_counter(), _counted_s() if is_counted else None
         try:
             result = operand.run([_read_only(value) for value in inputs], literals)
         except Exception as error:
@@ -90,21 +94,33 @@ class Lent:
 
 
 def lent_chunks(graph: ChunkGraph, copied_bytes: Mapping[int, int], most_bytes: int, frames: bool) -> Lent:
-    """Return the chunks of library code that read much of the user's memory, nothing else, and return less."""
-    candidates, values = set(), graph.values
+    """Return the chunks of library code that read the user's memory and results of such, and return less."""
+    candidates, values = set[int](), graph.values
     sizes = DeclaredSizes(graph)
-    if copied_bytes:
-        for chunk, sources in enumerate(graph.inputs):
-            read_bytes = sum([copied_bytes.get(source, 0) for source in sources])
-            if read_bytes < _LEAST_BYTES or chunk in graph.restrictions:
-                continue
-            are_here = all(source in values and type(values[source]) is not PersistedChunk for source in sources)
-            if are_here and (sizes[chunk] or 0) <= min(_MOST_RESULT * read_bytes, most_bytes):
-                candidates.add(chunk)
+    for chunk, sources in enumerate(graph.inputs if copied_bytes else ()):
+        made = [source for source in sources if source in candidates]
+        read_bytes = sum([copied_bytes.get(source, 0) for source in sources])
+        if not sources or chunk in graph.restrictions or not (made or read_bytes >= _LEAST_BYTES):
+            continue
+        made_bytes, size = [sizes[source] for source in made], sizes[chunk]
+        if made and (size is None or None in made_bytes):
+            # Frames that are put together may be large.
+            continue
+        are_here = all(
+            source in candidates or (source in values and type(values[source]) is not PersistedChunk)
+            for source in sources
+        )
+        read_bytes += sum(filter(None, made_bytes))
+        if are_here and (size or 0) <= min(_MOST_RESULT * read_bytes, most_bytes):
+            candidates.add(chunk)
     known = library_chunks(graph, candidates, frames)
     operands = {graph.operand_of[chunk] for chunk in known}
-    lent = {id for id in operands if not losses.are_high(_names(graph.operands[id]))}
-    return Lent(graph, {chunk for chunk in known if graph.operand_of[chunk] in lent})
+    quick = {id for id in operands if not losses.are_high(_names(graph.operands[id]))}
+    lent = set[int]()
+    for chunk in sorted(known):
+        if graph.operand_of[chunk] in quick and all(at in values or at in lent for at in graph.inputs[chunk]):
+            lent.add(chunk)
+    return Lent(graph, lent)
 
 
 def _names(operand: Operand) -> tuple[str, ...]:

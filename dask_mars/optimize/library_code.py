@@ -83,19 +83,19 @@ def code_origin(graph: ChunkGraph) -> CodeOrigin:
 
 
 def library_chunks(graph: ChunkGraph, chunks: Collection[int], frames: bool) -> set[int]:
-    """Return those of some chunks that are library code, with what they read; with `frames` also of pandas."""
+    """Return those of some chunks that are library code, with values they read; with `frames` also of pandas."""
     look = _Look()
     operands = {graph.operand_of[chunk] for chunk in chunks}
     known = {id for id in operands if all(look.is_known(function) for function in graph.operands[id].functions)}
     sources = {source for chunk in chunks for source in graph.inputs[chunk]}
-    plain = {source for source in sources if look.is_plain(graph.values[source])}
+    others = {source for source in sources & graph.values.keys() if not look.is_plain(graph.values[source])}
     if not frames and any(name.startswith((FRAMES, "pandas")) for name in look.modules):
         return set()
     return {
         chunk
         for chunk in chunks
         if graph.operand_of[chunk] in known
-        and plain.issuperset(graph.inputs[chunk])
+        and others.isdisjoint(graph.inputs[chunk])
         and all(look.is_plain(literal) for literal in graph.literals[chunk])
     }
 

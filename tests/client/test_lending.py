@@ -51,6 +51,11 @@ def fail(block: Any) -> np.ndarray:
     raise KeyError(f"no {block.size}")
 
 
+def pid_of_reduction(partial: Any, axis: Any, keepdims: bool) -> np.ndarray:
+    """Return the process that combines partial results."""
+    return np.full((1,) * partial.ndim if keepdims else (), float(os.getpid()))
+
+
 def user_values(blocks: int = 2, size: int = _BLOCK) -> np.ndarray:
     return np.arange(blocks * size, dtype="f8")
 
@@ -67,6 +72,24 @@ def test_library_code_that_reads_the_users_arrays_runs_in_threads(runtime: Runti
     found = computed(pid_and_sum, values, _BLOCK, runtime)
     assert found[:, 0].tolist() == [os.getpid()] * 2
     assert found[:, 1].tolist() == values.reshape(2, -1).sum(axis=1).tolist()
+
+
+@pytest.mark.usefixtures("tests_are_a_library")
+def test_results_of_threads_are_combined_there(runtime: Runtime) -> None:
+    array = da.from_array(user_values(8), chunks=_BLOCK)
+    pid = da.reduction(
+        array, chunk=np.sum, aggregate=pid_of_reduction, split_every=2, dtype="f8", concatenate=True
+    )
+    assert pid.compute(scheduler=runtime.get) == os.getpid()
+
+
+def test_the_users_array_is_read_again_beside_results_of_threads(runtime: Runtime) -> None:
+    values = np.random.default_rng(0).random((2048, 1024))
+    x = da.from_array(values, chunks=512)
+    ours = ((x - x.mean(axis=0)) / x.std(axis=0)).max()
+    expected = ours.compute(scheduler="sync")
+    assert abs(ours.compute(scheduler=runtime.get) - expected) < 1e-12 * abs(expected)
+    assert len(lending.losses._times) == 2
 
 
 @pytest.mark.usefixtures("tests_are_a_library")
