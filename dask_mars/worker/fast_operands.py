@@ -17,6 +17,7 @@ from dask_mars.worker.parquet_reads import native_reads
 from dask_mars.worker.partition_numbers import partition_numbers
 from dask_mars.worker.running_sums import running_sums
 from dask_mars.worker.substitutes import with_substitutes
+from dask_mars.worker.table_reads import joined_reads
 from dask_mars.worker.text_keys import text_keys
 from dask_mars.worker.zarr_chunks import direct_zarr
 
@@ -29,7 +30,7 @@ def made_fast(operand: Operand) -> Operand:
     reductions = dask.config.get("dask-mars.expressions.reductions", True)
     sums = partial(grouped_sums, reductions=reductions)
     of_frames = native_reads, grouped_variances, partition_numbers
-    operand = with_substitutes(text_keys(operand), direct_zarr, sums, running_sums, *of_frames)
+    operand = with_substitutes(text_keys(joined_reads(operand)), direct_zarr, sums, running_sums, *of_frames)
     # A single step gains nothing, except Dask's partial moments, random numbers and histograms.
     if len(operand.steps) < 2:
         function = operand.functions[0]

@@ -15,10 +15,11 @@ from typing import Any
 
 from dask.utils import methodcaller
 
-from dask_mars.graph.callables import attribute, called_by, is_parquet_reader
+from dask_mars.graph.callables import called_by, is_parquet_reader
 from dask_mars.graph.chunks import Operand, Step
-from dask_mars.worker.coded_reads import CodedFrame, CodedReader, ordered
+from dask_mars.worker.coded_reads import CodedFrame, ordered
 from dask_mars.worker.grouped_variances import grouped_variances
+from dask_mars.worker.table_reads import TableReader, is_of
 
 _Function = Callable[..., Any]
 
@@ -31,7 +32,7 @@ _REDUCTIONS = frozenset({"count", "first", "last", "max", "min", "prod", "size",
 def text_keys(operand: Operand) -> Operand:
     """Return an operand that groups by codes of texts, or itself if it does not read files and group them."""
     functions = operand.functions
-    if not any(is_parquet_reader(type(each)) for each in functions) or not any(map(_groups, functions)):
+    if not any(map(_reads, functions)) or not any(map(_groups, functions)):
         return operand
     replaced: list[_Function] = list(functions)
     steps = []
@@ -40,10 +41,10 @@ def text_keys(operand: Operand) -> Operand:
     value = -1
     for value, step in enumerate(operand.steps, operand.input_count + operand.literal_count):
         function, position = functions[step.function], step.function
-        is_reader = is_parquet_reader(type(function))
+        is_reader = _reads(function)
         if is_reader or not coded.isdisjoint(step.slots):
             position = len(replaced)
-            substitute, keeps_codes = (CodedReader(function), True) if is_reader else _substitute(function)
+            substitute, keeps_codes = (_reader(function), True) if is_reader else _substitute(function)
             replaced.append(substitute)
             if keeps_codes:
                 coded.add(value)
@@ -54,29 +55,28 @@ def text_keys(operand: Operand) -> Operand:
     return Operand(operand.name, tuple(replaced), tuple(steps), *sizes, operand.in_client)
 
 
+def _reads(function: _Function) -> bool:
+    return type(function) is TableReader or is_parquet_reader(type(function))
+
+
+def _reader(function: _Function) -> _Function:
+    reader = function if type(function) is TableReader else TableReader(function, None)
+    return reader.with_codes()
+
+
 def _substitute(function: _Function) -> tuple[_Function, bool]:
     """Return a function of frames with codes, and whether its result may be one."""
     if function is operator.getitem:
         return _selected, True
-    if _is_of(function, "dask_mars.", "make_list"):
-        return function, True
-    if _is_of(function, "dask.dataframe.", "concat"):
-        return partial(_concatenated, function), True
-    if _is_of(function, "dask.dataframe.", "assign"):
+    if is_of(function, "dask.dataframe.", "assign"):
         return partial(_assigned, function), True
     return partial(_grouped if _groups(function) else _with_texts, function), False
-
-
-def _is_of(function: _Function, package: str, *names: str) -> bool:
-    return attribute(function, "__qualname__") in names and attribute(function, "__module__", "").startswith(
-        package
-    )
 
 
 def _groups(function: _Function) -> bool:
     """Return whether a function groups a partition by some of its columns."""
     known = "SingleAggregation.chunk", "NUnique.chunk", "_groupby_apply_funcs", "_var_chunk"
-    return _is_of(called_by(function), "dask.dataframe.", *known)
+    return is_of(called_by(function), "dask.dataframe.", *known)
 
 
 def _plain(value: Any) -> Any:
@@ -101,14 +101,6 @@ def _selected(frame: Any, index: Any) -> Any:
     return _with_texts(operator.getitem, frame, index)
 
 
-def _concatenated(concat: _Function, frames: Any, *more: Any, **named: Any) -> Any:
-    are_coded = type(frames) is list and {*map(type, frames)} == {CodedFrame}
-    if more or named or not are_coded or any(frame.texts.keys() != frames[0].texts.keys() for frame in frames):
-        return _with_texts(concat, frames, *more, **named)
-    codes, texts = ordered(frames)
-    return CodedFrame(concat(codes), texts)
-
-
 def _assigned(assign: _Function, frame: Any, *pairs: Any) -> Any:
     if type(frame) is not CodedFrame or not frame.texts.keys().isdisjoint(pairs[::2]):
         return _with_texts(assign, frame, *pairs)
@@ -123,7 +115,7 @@ def _grouped(function: _Function, frame: Any, *by: Any, **named: Any) -> Any:
         with contextlib.suppress(Exception):
             if keys and len(set(by)) == len(by) and _leaves_keys(named, by):
                 return _group_by_codes(grouped_variances(function), frame, by, keys, named)
-    return _with_texts(function, frame, *by, **named)
+    return _with_texts(grouped_variances(function), frame, *by, **named)
 
 
 def _leaves_keys(named: Mapping[str, Any], by: Collection[Any]) -> bool:
@@ -145,7 +137,7 @@ def _group_by_codes(
     function: _Function, frame: CodedFrame, by: Sequence[str], keys: Sequence[str], named: Mapping[str, Any]
 ) -> Any:
     """Group by codes in the order of the texts, and put texts into the index of the result."""
-    (codes,), texts = ordered([frame])
+    codes, texts = ordered(frame)
     result = function(CodedFrame(codes, texts).decoded(but=keys), *by, **named)
     index, pandas = result.index, sys.modules["pandas"]
     if list(index.names) != list(by):

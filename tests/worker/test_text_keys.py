@@ -11,6 +11,7 @@ import pytest
 
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.worker import text_keys
+from dask_mars.worker.table_reads import joined_reads
 from tests.symbolic import prepared, values_of
 
 pd = pytest.importorskip("pandas")
@@ -78,7 +79,7 @@ OTHERS = {
 
 
 def with_codes(graph: ChunkGraph) -> list[Any]:
-    graph.operands[:] = [text_keys.text_keys(operand) for operand in graph.operands]
+    graph.operands[:] = [text_keys.text_keys(joined_reads(operand)) for operand in graph.operands]
     return values_of(graph)
 
 
@@ -131,6 +132,18 @@ def test_files_with_other_offsets(tmp_path):
     expected = values_of(graph)
     for value, other in zip(with_codes(graph), expected, strict=True):
         assert_same(value, other)
+
+
+def test_variances_by_numbers_of_files_are_grouped_once(folder, monkeypatch):
+    calls: list[Any] = []
+    group = pd.DataFrame.groupby
+    monkeypatch.setattr(pd.DataFrame, "groupby", lambda *given, **named: calls.append(0) or group(*given, **named))
+    graph = prepared(dd.read_parquet(folder).groupby("i").v.std())
+    with_codes(graph)
+    once = len(calls)
+    calls.clear()
+    values_of(prepared(dd.read_parquet(folder).groupby("i").v.std()))
+    assert once < len(calls)
 
 
 def test_errors_are_those_of_dask(tmp_path):
