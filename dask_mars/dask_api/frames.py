@@ -14,5 +14,7 @@ Apply, BlockwiseHead, BlockwiseHeadIndex, BlockwiseTail, BlockwiseTailIndex, Ind
     _EXPR, "Apply", "BlockwiseHead", "BlockwiseHeadIndex", "BlockwiseTail", "BlockwiseTailIndex", "Index"
 )
 BlockwiseMerge = optional("dask.dataframe.dask_expr._merge", "BlockwiseMerge")
+# For speed: partitions of a frame in memory.
+FromPandas = optional("dask.dataframe.dask_expr.io.io", "FromPandas")
 # The steps of a shuffle through files, which our store replaces.
 DiskShuffle, barrier, collect = optional("dask.dataframe.dask_expr._shuffle", "DiskShuffle", "barrier", "collect")

@@ -212,3 +212,36 @@ def test_partitions_that_differ_are_made_by_dask(careless, monkeypatch, given_up
     values = evaluate(convert(tasks, wanted, lazy))
     assert [len(given_up()), len(lazy)] == ([1, 1] if careless else [0, 0])
     assert sorted(values[wanted[0]].unique()) == list(range(8))
+
+
+NUMBERS = {
+    "all": lambda df: df,
+    "columns": lambda df: df[["b", "a"]],
+    "series": lambda df: df.b,
+    "partitions": lambda df: df.partitions[[3, 1]][["a"]],
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("index", [None, pd.date_range("2000", periods=40), np.arange(40)[::-1] // 3])
+def test_partitions_in_memory_are_those_of_dask(name: str, index: Any) -> None:
+    source = table().drop(columns="c").assign(d=1, t=pd.Timestamp("2000"))
+    source = source if index is None else source.set_axis(index)
+    source.attrs["unit"] = "m"
+    optimized = NUMBERS[name](dd.from_pandas(source, npartitions=8)).optimize(fuse=False)
+    expression = next(each for each in optimized.expr.walk() if type(each).__name__ == "FromPandas")
+    if name == "series":
+        expression = expression.substitute_parameters({"_series": True})
+    found, expected = frames._partitions_in_memory(expression), expression._layer()
+    assert list(found) == list(expected)
+    check = pd.testing.assert_series_equal if name == "series" else pd.testing.assert_frame_equal
+    for key, node in expected.items():
+        check(found[key].value, node.value, check_exact=True, check_index_type="exact", check_flags=True)
+        assert type(found[key].value.index) is type(node.value.index)
+        assert found[key].value.attrs == node.value.attrs
+
+
+@pytest.mark.parametrize("frame", [table(), table().a, table().set_index("c"), table().astype({"a": "Int64"})])
+def test_frames_with_other_values_are_cut_by_dask(frame: Any) -> None:
+    expression = dd.from_pandas(frame, npartitions=4, sort=False).expr
+    assert frames._partitions_in_memory(expression) is None

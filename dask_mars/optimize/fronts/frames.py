@@ -12,8 +12,9 @@ from types import MethodType
 from typing import Any
 
 import dask
+import numpy as np
 
-from dask_mars.dask_api.core import Alias, Expr, Task, _execute_subgraph, _HLGExprSequence
+from dask_mars.dask_api.core import Alias, DataNode, Expr, Task, _execute_subgraph, _HLGExprSequence
 from dask_mars.graph.callables import package_of
 from dask_mars.graph.chunks import Key, flatten
 from dask_mars.optimize.fronts.base import ChunkRecord, LazyLayer, NotSymbolic, ReadOptions, Symbolic, TaskCompiler
@@ -44,7 +45,7 @@ def read_expressions(dsk: Any, options: ReadOptions) -> Symbolic | None:
             layers.append(layer)
             stack += others
         else:
-            tasks.update(expression._layer())
+            tasks.update(_partitions_in_memory(expression) or expression._layer())
         stack += expression.dependencies()
     return Symbolic(tasks, layers)
 
@@ -110,6 +111,35 @@ def _is_uniform(expression: Expr) -> bool:
         frames.BlockwiseMerge,
     )
     return any(kind._task is known._task for known in alike)
+
+
+def _partitions_in_memory(expression: Expr) -> dict[Key, Any] | None:
+    """Return the partitions of a pandas frame of numbers, or None for others."""
+    # Dask looks for text in each partition, and selects its columns, in half a millisecond.
+    pandas: Any = sys.modules.get("pandas")
+    if not _dataframes_exist() or not _is_from_pandas(expression):
+        return None
+    frame = expression.frame._data
+    if type(frame) is not pandas.DataFrame:
+        return None
+    if expression.operand("columns") is not None:
+        frame = frame[expression.columns[0] if expression._series else expression.columns]
+    dtypes = [frame.dtype] if frame.ndim == 1 else list(frame.dtypes)
+    if any(
+        not isinstance(dtype, np.dtype) or dtype.kind not in "biufMm" for dtype in (*dtypes, frame.index.dtype)
+    ):
+        return None
+    starts = expression._locations()
+    return {
+        (expression._name, number): DataNode((expression._name, number), frame.iloc[starts[at] : starts[at + 1]])
+        for number, at in enumerate(expression._partitions)
+    }
+
+
+def _is_from_pandas(expression: Expr) -> bool:
+    from dask_mars.dask_api.frames import FromPandas
+
+    return type(expression) is FromPandas
 
 
 class PartitionRecords:
