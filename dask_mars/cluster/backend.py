@@ -19,7 +19,7 @@ from dask_mars.client.request import Options, Request
 from dask_mars.cluster.computation import SideEffects
 from dask_mars.cluster.distributed_api import FutureCancelledError
 from dask_mars.cluster.marks import CANCELLED_ON_PAGE
-from dask_mars.cluster.planning import AgentInfo
+from dask_mars.cluster.planning import AgentInfo, slots_to_come
 from dask_mars.cluster.reconnection import (
     HOW_TO_RECONNECT,
     Reconnection,
@@ -112,7 +112,7 @@ class ClusterBackend(GraphBackend):
 
     def prepare_options(self, options: Options) -> PrepareOptions:
         """Return the options for preparing graphs."""
-        slots = sum([host.slots for host in self._hosts])
+        slots = sum([host.slots for host in self._hosts]) + slots_to_come(self._client.cluster, self._hosts)
         return PrepareOptions(limits_for(slots), self._future, self._unmergeable)
 
     def runtime(self, records: Records) -> ClusterRuntime:

@@ -33,3 +33,8 @@ def most_workers(cluster: Any) -> float:
     adaptive = getattr(cluster, "_adaptive", None)
     # None after its end.
     return float(getattr(adaptive, "maximum", 0)) if getattr(adaptive, "periodic_callback", None) else 0.0
+
+
+def requested_workers(cluster: Any) -> int:
+    """Return how many workers the user has asked a cluster for; 0 for clusters that do not say."""
+    return len(getattr(cluster, "plan", ()))

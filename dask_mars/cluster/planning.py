@@ -11,21 +11,26 @@ from distributed import Client, Future
 
 from dask_mars import config
 from dask_mars.cluster.admission import workers_of
-from dask_mars.cluster.distributed_api import Status, get_address_host, most_workers
+from dask_mars.cluster.distributed_api import Status, get_address_host, most_workers, requested_workers
 from dask_mars.cluster.map_outputs import Selections
 from dask_mars.cluster.marks import IDENTITY, MARK, RECONNECTS
 from dask_mars.cluster.partition.hosts import Hosts, place_on_hosts
-from dask_mars.cluster.partition.subtasks import NO_HOST, Subtask, cut, estimate_bytes
+from dask_mars.cluster.partition.subtasks import NO_HOST, Subtask, cut, estimate_bytes, estimate_seconds
 from dask_mars.cluster.requirements import Requirements
 from dask_mars.cluster.scheduler_plugin import LEAVING, has_resources
 from dask_mars.cluster.shuffles import GraphShuffles
 from dask_mars.cluster.versions import warn_of_other_versions
 from dask_mars.errors import NoHostAllowed
 from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes, Restriction
+from dask_mars.optimize.library_code import count_other_calls
 from dask_mars.scheduler.events import GraphPlan
 
-#: Slots that an adaptive cluster is expected to grow to, if it may have as many and has not half of them.
-_EXPECTED_SLOTS = 32
+#: Slots that adaptive and other clusters are expected to grow to, if they may and have not half of them.
+_ADAPTIVE_SLOTS, _EXPECTED_SLOTS = 32, 16
+#: Estimated work that pays for the subtasks of one more slot, in seconds: each costs some milliseconds.
+_WORK_OF_SLOT_S = 8.0
+#: Assumed time of a call of the user's functions, in seconds. Dask assumes five times that.
+_USERS_CALL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +117,17 @@ def find_replicas(
     return held
 
 
-def slots_to_come(client: Client, hosts: Sequence[AgentInfo]) -> int:
-    """Return the slots that an adaptive cluster may add; it asks for as many hosts as it sees work for."""
+def slots_to_come(cluster: Any, hosts: Sequence[AgentInfo], work_s: float = 0.0) -> int:
+    """Return the slots that a cluster may add during so much work."""
     slots = sum([host.slots for host in hosts])
-    most = most_workers(client.cluster) * slots / max(len(hosts), 1)
-    return max(int(min(most, max(_EXPECTED_SLOTS, 2 * slots))) - slots, 0)
+    of_host = slots / max(len(hosts), 1)
+    if adaptive := most_workers(cluster):
+        # It asks for as many hosts as it sees tasks for.
+        most = min(max(_ADAPTIVE_SLOTS, 2 * slots), adaptive * of_host)
+    else:
+        most = max(_EXPECTED_SLOTS, 2 * slots, requested_workers(cluster) * of_host)
+        most = min(most, work_s / _WORK_OF_SLOT_S)
+    return max(int(most) - slots, 0)
 
 
 class Cut(NamedTuple):
@@ -137,9 +148,9 @@ def cut_for(
     shuffles: GraphShuffles,
     selections: Selections,
     task: int = 0,
-    slots_to_come: int = 0,
+    cluster: Any = None,
 ) -> Cut:
-    """Cut a graph into subtasks for hosts, and as finely as if there were more slots."""
+    """Cut a graph into subtasks for hosts, and as finely as for those that may join meanwhile."""
     in_client = graph.chunks_for_client().union(graph.in_client, unsendable)
     # Readers of files that are written in this process must run here too.
     makers = {requirements.files[chunk] for chunk in in_client if chunk in requirements.files}
@@ -161,8 +172,19 @@ def cut_for(
     key_of = graph.keys.__getitem__
     placed = place_on_hosts(plan, known, key_of, config.get("assignment"), allowed, replica_bytes, sizes)
     selections.route(graph, placed)
-    slots[NO_HOST] = slots_to_come
-    return Cut(cut(plan, placed, slots, task, sizes=sizes, kinds=kinds), sizes)
+    seconds = _estimate_seconds(graph, plan, sizes)
+    work_s = sum([spent for host, spent in zip(placed, seconds, strict=True) if host >= 0])
+    slots[NO_HOST] = slots_to_come(cluster, hosts, work_s)
+    return Cut(cut(plan, placed, slots, task, sizes=sizes, seconds=seconds, kinds=kinds), sizes)
+
+
+def _estimate_seconds(graph: ChunkGraph, plan: GraphPlan, sizes: Sequence[int]) -> list[float]:
+    """Return the estimated duration of each chunk; nothing is known of the user's functions."""
+    calls = count_other_calls(graph)
+    return [
+        spent if operand < 0 else spent + _USERS_CALL_S * calls[operand]
+        for operand, spent in zip(graph.operand_of, estimate_seconds(plan, sizes), strict=True)
+    ]
 
 
 def names_in_hashes(agents: Mapping[str, Any]) -> dict[str, str]:

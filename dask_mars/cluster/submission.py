@@ -24,7 +24,7 @@ from dask_mars.cluster.admission import register_once, unregister_once
 from dask_mars.cluster.computation import ClusterComputation, DaskKey, SideEffects
 from dask_mars.cluster.local_tasks import LocalTasks
 from dask_mars.cluster.map_outputs import Selections, with_selections
-from dask_mars.cluster.planning import AgentInfo, Cut, cut_for, find_replicas, futures_of, slots_to_come
+from dask_mars.cluster.planning import AgentInfo, Cut, cut_for, find_replicas, futures_of
 from dask_mars.cluster.progress import ProgressReceiver
 from dask_mars.cluster.requirements import Requirements
 from dask_mars.cluster.shuffles import find_shuffles
@@ -107,7 +107,7 @@ def _computed(computation: ClusterComputation, selections: Selections, graph_id:
             computation.shuffles,
             selections,
             graph_id,
-            slots_to_come(client, hosts),
+            client.cluster,
         )
         try:
             submission = _Submission(computation, packer, cut)

@@ -22,7 +22,7 @@ from dask.utils import Dispatch, methodcaller
 
 from dask_mars.entry_points import entry_points
 from dask_mars.graph.callables import full_name, package_of
-from dask_mars.graph.chunks import ChunkGraph, Constant, Subprogram
+from dask_mars.graph.chunks import ChunkGraph, Constant, Operand, Subprogram
 from dask_mars.graph.functions import path_of
 from dask_mars.optimize.known import DECODING_PACKAGES, LIBRARIES, LOADED_PACKAGES, RUNNING_CODE
 from dask_mars.store.persisted import PersistedChunk
@@ -80,6 +80,20 @@ def code_origin(graph: ChunkGraph) -> CodeOrigin:
         and all(look.is_plain(literal) for literals in graph.literals for literal in literals)
     )
     return CodeOrigin(look.modules, "" if known else f"{look.other or 'some object'} is not a library's")
+
+
+def count_other_calls(graph: ChunkGraph) -> list[int]:
+    """Return how many functions that are not a library's a chunk of each operand calls."""
+    look = _Look()
+
+    def count(operand: Operand) -> int:
+        calls = [
+            count(function.operand) if type(function) is Subprogram else not look.is_known(function)
+            for function in operand.functions
+        ]
+        return sum([calls[step.function] for step in operand.steps])
+
+    return list(map(count, graph.operands))
 
 
 def library_chunks(graph: ChunkGraph, chunks: Collection[int], frames: bool) -> set[int]:

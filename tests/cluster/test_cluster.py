@@ -48,7 +48,8 @@ from dask_mars.cluster.stored_result import StoredResult
 from dask_mars.cluster.subtask_spec import Packer
 from dask_mars.diagnostics import decode_subtask_id
 from dask_mars.errors import NoAgents, NoHostAllowed
-from dask_mars.optimize.prepare import prepare
+from dask_mars.optimize.defaults import limits_for
+from dask_mars.optimize.prepare import PrepareOptions, prepare
 from studies.graphs import handed_over
 from tests.array_calls import CALLS, Arrays, assert_close
 from tests.background import in_background
@@ -451,24 +452,52 @@ def test_interrupt_ends_what_is_running(get, cluster, tmp_path):
 
 
 def test_adaptive_clusters_get_subtasks_for_hosts_to_come() -> None:
-    x = da.ones(400, chunks=1).map_blocks(pids_like)
-    graph = prepare(*handed_over(x))
     hosts = [AgentInfo("tcp://10.0.0.1:1", 2, "0", {})]
-    cuts = [
-        cut_for(graph, hosts, (), {}, Requirements(), GraphShuffles(), Selections(), slots_to_come=more).subtasks
-        for more in (0, 30)
-    ]
-    assert len(cuts[0]) <= 16 < 128 <= len(cuts[1])
     with LocalCluster(n_workers=0, dashboard_address="127.0.0.1:0") as cluster:
-        client: Any = SimpleNamespace(cluster=cluster)
-        assert slots_to_come(client, hosts) == 0
+        assert slots_to_come(cluster, hosts) == 0
         cluster.adapt(minimum=0, maximum=4, interval="1h")
-        assert eventually(lambda: slots_to_come(client, hosts) == 6)
+        assert eventually(lambda: slots_to_come(cluster, hosts) == 6)
         adaptive = cluster.adapt(interval="1h")
-        assert eventually(lambda: slots_to_come(client, hosts) == 30)
-        assert slots_to_come(client, hosts * 20) == 40
+        assert eventually(lambda: slots_to_come(cluster, hosts) == 30)
+        assert slots_to_come(cluster, hosts * 20) == 40
         adaptive.stop()
-        assert slots_to_come(client, hosts) == 0
+        assert slots_to_come(cluster, hosts) == 0
+
+
+def subtask_count(x: Any, cluster: Any = None) -> int:
+    hosts = [AgentInfo("tcp://10.0.0.1:1", 2, "0", {})]
+    graph = prepare(*handed_over(x), PrepareOptions(limits_for(2)))
+    return len(
+        cut_for(graph, hosts, (), {}, Requirements(), GraphShuffles(), Selections(), cluster=cluster).subtasks
+    )
+
+
+def test_long_work_has_subtasks_for_hosts_that_join_later() -> None:
+    zeros = da.zeros(800, chunks=1)
+    # Fused by sixteen.
+    assert subtask_count((zeros + 1).sum()) <= 16 < 40 <= subtask_count(zeros.map_blocks(pids_like).sum())
+    assert subtask_count(da.zeros((40, 1 << 30), chunks=(1, -1)) + 1) >= 40
+    requested = SimpleNamespace(plan=range(20))
+    assert subtask_count(zeros[:40].map_blocks(pids_like), requested) <= 16
+    many = da.zeros(4000, chunks=1).map_blocks(pids_like)
+    assert subtask_count(many) <= 16 * 8 < 20 * 8 <= subtask_count(many, requested)
+
+
+def slow_pid(block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    time.sleep(0.05)
+    return pids_like(block)
+
+
+@pytest.mark.slow
+def test_hosts_that_join_in_the_middle_get_work() -> None:
+    x = da.zeros(400, chunks=1).map_blocks(slow_pid, dtype=int)
+    with cluster_of_agents(1) as cluster, Client(cluster, set_as_default=False) as client:
+        get = partial(dask_mars.get, client=client)
+        x[:4].compute(scheduler=get)
+        computing = in_background(x.compute, scheduler=get)
+        assert eventually(lambda: client.processing()[cluster.workers[0].worker_address])
+        cluster.scale(4)
+        assert len(set(computing.result(100).tolist())) == 4
 
 
 # -- the switch -----------------------------------------------------------------------------------------------
