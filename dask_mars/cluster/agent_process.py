@@ -1,20 +1,22 @@
-"""Starts an agent in a process of its own, and lets nannies of stock workers do so; they need to import only this.
+"""Starts an agent in a process of its own, has nannies of stock workers do so, or starts it beside a stock worker.
 
 A nanny lives as long as its host's agent and only waits, so this module imports no computing code.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import signal
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distributed import Nanny, NannyPlugin, Status, Worker
+from distributed import Nanny, NannyPlugin, Status, Worker, WorkerPlugin
 
 from dask_mars import config
-from dask_mars.cluster.marks import TAKE_OVER
+from dask_mars.cluster.marks import ATTACH, TAKE_OVER
 from dask_mars.worker.preload import load_dask_array
 
 if TYPE_CHECKING:
@@ -40,6 +42,21 @@ def start_taken_agent(*args: Any, **options: Any) -> MarsWorker:
     return start_agent(*args, **options)
 
 
+class _Shares:
+    """The memory limits of agents, by the number of workers on their hosts."""
+
+    def __init__(self, workers_of: Mapping[str, int]) -> None:
+        self._workers_of = dict(workers_of)
+        #: For hosts that join later.
+        self._of_others = max(workers_of.values(), default=1)
+
+    def of(self, host: str, limit: int | None) -> int:
+        """Return the limit of an agent: that of its worker, but at most its part of the host's."""
+        of_host = config.parse_memory(config.get("memory-limit"), name="dask-mars.memory-limit")
+        share = of_host // self._workers_of.get(host, self._of_others)
+        return min(limit or share, share)
+
+
 class StartAgents(NannyPlugin):  # type: ignore[misc]
     """Has nannies start agents in the place of stock workers, now and after each restart.
 
@@ -51,10 +68,8 @@ class StartAgents(NannyPlugin):  # type: ignore[misc]
     #: A second client finds the agents of the first.
     idempotent = True
 
-    def __init__(self, nannies_of: Mapping[str, int]) -> None:
-        #: Number of nannies by host, and on a host that joins later.
-        self._nannies_of = dict(nannies_of)
-        self._of_others = max(nannies_of.values(), default=1)
+    def __init__(self, workers_of: Mapping[str, int]) -> None:
+        self._shares = _Shares(workers_of)
         #: The nanny's memory limit and its share at which it ends a worker, while its worker is an agent.
         self._before: tuple[int | None, float | bool] | None = None
 
@@ -67,11 +82,10 @@ class StartAgents(NannyPlugin):  # type: ignore[misc]
             return
         memory = nanny.memory_manager
         self._before = memory.memory_limit, memory.memory_terminate_fraction
-        of_host = config.parse_memory(config.get("memory-limit"), name="dask-mars.memory-limit")
-        limit = of_host // self._nannies_of.get(nanny.ip, self._of_others)
+        limit = self._shares.of(nanny.ip, memory.memory_limit)
         # The nanny would count shared memory that the agent has read as the agent's own.
         memory.memory_terminate_fraction = math.inf
-        await _restart(nanny, start_taken_agent, min(memory.memory_limit or limit, limit))
+        await _restart(nanny, start_taken_agent, limit)
 
     async def teardown(self, nanny: Nanny) -> None:
         """Restart the agent of a nanny as a stock worker, unless the nanny closes."""
@@ -79,6 +93,57 @@ class StartAgents(NannyPlugin):  # type: ignore[misc]
             limit, nanny.memory_manager.memory_terminate_fraction = self._before
             self._before = None
             await _restart(nanny, Worker, limit)
+
+
+class AttachAgents(WorkerPlugin):  # type: ignore[misc]
+    """Starts an agent beside each stock worker without a nanny, in its process, until the worker closes.
+
+    The worker goes on with what goes Dask's way, but for its resources, which the agent takes.
+    """
+
+    name = ATTACH
+    idempotent = True
+
+    def __init__(self, workers_of: Mapping[str, int]) -> None:
+        self._shares = _Shares(workers_of)
+        self._agent: MarsWorker | None = None
+        self._resources: dict[str, float] = {}
+
+    async def setup(self, worker: Worker) -> None:
+        """Start the agent of a worker, unless that has a nanny or a class of its own."""
+        if type(worker) is not Worker or worker.nanny:
+            return
+        self._resources = dict(worker.state.total_resources)
+        # Agents would get each other's results unserialized.
+        is_in_process = worker.address.startswith("inproc")
+        self._agent = start_agent(
+            worker.scheduler.address,
+            name=agent_name(worker.name),
+            nthreads=worker.state.nthreads,
+            memory_limit=self._shares.of(worker.ip, worker.memory_manager.memory_limit),
+            resources=self._resources,
+            local_directory=str(Path(worker.local_directory).parent),
+            security=worker.security,
+            host="127.0.0.1" if is_in_process else worker.ip,
+            protocol="tcp" if is_in_process else worker.address.partition("://")[0],
+            dashboard=False,
+        )
+        await self._agent
+        if self._resources:
+            await worker.set_resources(**dict.fromkeys(self._resources, 0))
+
+    async def teardown(self, worker: Worker) -> None:
+        """End the agent, after its results have moved to other workers."""
+        if self._agent is not None:
+            # Dask gives up the request if another worker closes meanwhile.
+            await asyncio.shield(asyncio.ensure_future(self._agent.leave(ATTACH)))
+            if self._resources and worker.status is Status.running:
+                await worker.set_resources(**self._resources)
+
+
+def agent_name(worker: Any) -> str:
+    """Return the name of the agent beside a worker, given that one's name."""
+    return f"{worker}-mars"
 
 
 async def _restart(nanny: Nanny, worker_class: Any, memory_limit: int | None) -> None:

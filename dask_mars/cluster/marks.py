@@ -14,5 +14,6 @@ RECONNECT_S = 600.0
 CANCELLED_ON_PAGE = "cancelled on dask_mars's page"
 #: Longest time for a leaving host to hand its results to others, in seconds.
 LEAVE_S = 30.0
-#: Name of the plugins by which stock workers become agents.
+#: Name of the plugins by which stock workers become agents; and of the one by which they get agents beside them.
 TAKE_OVER = "dask-mars-take-over"
+ATTACH = "dask-mars-attach"

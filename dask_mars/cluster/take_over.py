@@ -1,4 +1,4 @@
-"""Turns the workers of any Dask cluster into agents, and back, by plugins of its nannies and its scheduler."""
+"""Turns the workers of any Dask cluster into agents, and back, by plugins of nannies, workers and scheduler."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from distributed import Client
 
 from dask_mars import units
 from dask_mars.cluster.admission import workers_of
-from dask_mars.cluster.agent_process import StartAgents
+from dask_mars.cluster.agent_process import AttachAgents, StartAgents, agent_name
 from dask_mars.cluster.client_methods import switch, switch_back
 from dask_mars.cluster.distributed_api import get_address_host
-from dask_mars.cluster.marks import MARK, TAKE_OVER
+from dask_mars.cluster.marks import ATTACH, MARK, TAKE_OVER
 from dask_mars.cluster.planning import agents_among
 from dask_mars.cluster.preload import Preload
 from dask_mars.cluster.reconnection import latest
@@ -41,9 +41,9 @@ class TakenCluster:
         switch(client)
 
     def give_back(self) -> None:
-        """Restart the agents as stock workers again, and wait for them.
+        """Restart the agents as stock workers again, or end those beside stock workers, and wait for them.
 
-        Their results are computed again where they are still needed. A second call does nothing.
+        Results of restarted ones are computed again where they are needed. A second call does nothing.
         """
         client = latest(self._client)
         if not self._is_taken or client.status != "running":
@@ -51,9 +51,10 @@ class TakenCluster:
         self._is_taken = False
         switch_back(self._client)
         _warn_of_results(client, workers_of(client), is_agent=True)
-        # The scheduler has no such plugin any more if another client has given the cluster back.
-        with contextlib.suppress(ValueError), _patient_managers():
-            client.unregister_worker_plugin(TAKE_OVER, nanny=True)
+        for plugin, nanny in ((TAKE_OVER, True), (ATTACH, False)):
+            # Another client may have given the cluster back; a worker that closes has no plugin any more.
+            with contextlib.suppress(ValueError, KeyError, OSError), _patient_managers():
+                client.unregister_worker_plugin(plugin, nanny=nanny)
 
     def __enter__(self) -> TakenCluster:
         return self
@@ -66,13 +67,13 @@ class TakenCluster:
 
 
 def take_over(client: Client) -> TakenCluster:
-    """Turn the workers of any Dask cluster with nannies into dask_mars's agents.
+    """Turn the workers of any Dask cluster into dask_mars's agents.
 
-    The nannies restart their workers, with the same names, processes, resources, certificates and lifetimes;
-    workers that start later become agents too. Computations by ``dask_mars.get`` then run on the cluster, until
-    it ends or is given back. So do ``client.compute``, ``client.persist`` and ``client.get``, which return Dask's
-    futures as before, and by them, if ``client`` is the current one, ``x.compute()`` and ``x.persist()``. On a
-    cluster of agents the call does nothing else.
+    Nannies restart their workers, with the same names, processes, resources, certificates and lifetimes. A worker
+    without a nanny stays, and gets an agent beside it. Later workers become agents, too. Computations by
+    ``dask_mars.get`` then run on the cluster, until it ends or is given back. So do ``client.compute``,
+    ``client.persist`` and ``client.get``, which return Dask's futures as before, and by them, if ``client`` is the
+    current one, ``x.compute()`` and ``x.persist()``. On a cluster of agents the call does nothing else.
 
     Parameters
     ----------
@@ -87,7 +88,7 @@ def take_over(client: Client) -> TakenCluster:
     Raises
     ------
     CannotTakeOver
-        No worker has a nanny, or dask_mars is missing on their hosts.
+        All workers are of classes of their own, or dask_mars is missing on their hosts.
     TypeError, ValueError
         `client` is not a client, or an asynchronous one.
 
@@ -108,21 +109,15 @@ def take_over(client: Client) -> TakenCluster:
     client = latest(client)
     workers = workers_of(client)
     stock = {address: told for address, told in workers.items() if MARK not in told}
-    nannies = {address: told["nanny"] for address, told in stock.items() if told["nanny"]}
-    if stock and not nannies:
-        raise _refusal(
-            client,
-            "they have no nannies that could restart them. Start them with nannies (LocalCluster(processes=True), "
-            "dask worker --nanny), or start dask-mars-worker in their place",
-        )
-    _check_packages(client, nannies)
+    _check_packages(client, {address: told["nanny"] for address, told in stock.items()})
     _warn_of_results(client, workers, is_agent=False)
     _install_on_scheduler(client)
-    counts = Counter(get_address_host(nanny) for nanny in nannies.values())
+    counts = Counter(map(_host_of, stock))
     try:
         with _patient_managers():
             client.register_plugin(StartAgents(counts))
-        _check_agents(client, expected=bool(nannies))
+        client.register_plugin(AttachAgents(counts))
+        _check_agents(client, expected=bool(stock))
     except BaseException as error:
         with contextlib.suppress(Exception):
             TakenCluster(client).give_back()
@@ -130,6 +125,10 @@ def take_over(client: Client) -> TakenCluster:
             raise _refusal(client, str(error)) from error
         raise
     return TakenCluster(client)
+
+
+def _host_of(address: str) -> str:
+    return str(get_address_host(address))
 
 
 def _patient_managers() -> Any:
@@ -141,12 +140,14 @@ def _refusal(client: Client, reason: str) -> CannotTakeOver:
     return CannotTakeOver(client.scheduler.address, reason)
 
 
-def _check_packages(client: Client, nannies: Mapping[str, str]) -> None:
-    """Raise if dask_mars cannot be imported next to the nannies."""
-    if not nannies:
-        return
-    # A function of the standard library: the hosts may lack ours.
-    found = client.run(pkgutil.resolve_name, _VERSION, nanny=True, workers=list(nannies), on_error="return")
+def _check_packages(client: Client, nannies: Mapping[str, str | None]) -> None:
+    """Raise if dask_mars cannot be imported by the nannies of workers, or by workers without one."""
+    found: dict[str, Any] = {}
+    for nanny in (True, False):
+        # A function of the standard library: the hosts may lack ours.
+        asked = [address for address, its in nannies.items() if bool(its) is nanny]
+        if asked:
+            found |= client.run(pkgutil.resolve_name, _VERSION, nanny=nanny, workers=asked, on_error="return")
     failed = {address: error for address, error in found.items() if isinstance(error, BaseException)}
     if failed:
         address, error = min(failed.items())
@@ -173,12 +174,15 @@ def _check_agents(client: Client, expected: bool) -> None:
     """Warn about workers that are not agents; raise if all are such."""
     workers = workers_of(client)
     agents = agents_among(workers)
-    others = _described(told for told in workers.values() if MARK not in told)
+    names = {agent.name for agent in agents}
+    others = _described(
+        told for told in workers.values() if MARK not in told and agent_name(told["name"]) not in names
+    )
     if expected and not agents:
-        raise RuntimeError(f"their nannies have not started agents, but {others}")
+        raise RuntimeError(f"they are of a class of their own: {others}")
     if others:
         warnings.warn(
-            f"these workers have no nanny, or are of a class of their own, and stay what they are: {others}",
+            f"these workers are of a class of their own, and stay what they are: {others}",
             RuntimeWarning,
             stacklevel=3,
         )

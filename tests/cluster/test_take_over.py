@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 import signal
 import warnings
@@ -111,14 +112,47 @@ def test_a_client_is_switched_until_it_gives_back(cluster):
             assert not is_switched(client)
 
 
-def test_workers_without_nannies_stay_stock():
+def test_workers_without_nannies_get_agents_beside_them(private_tmp):
+    x = da.random.default_rng(1).random((40, 40), chunks=20)
+    expected = x.sum().compute(scheduler="sync")
+    options = {"memory_limit": "1 GiB", "resources": {"GPU": 1}, "processes": False}
     with (
-        LocalCluster(n_workers=1, processes=False, **LOCAL) as cluster,
+        LocalCluster(n_workers=1, **options, **LOCAL) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
-        with pytest.raises(CannotTakeOver, match="no nannies"):
+        scattered = client.scatter(1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", RuntimeWarning)
+            taken = dask_mars.take_over(client)
+        assert agents(client) == {"0-mars"}
+        assert {told["name"]: told["resources"]["GPU"] for told in workers(client)} == {0: 0, "0-mars": 1}
+        persisted = client.persist(x)
+        assert client.compute(persisted.sum()).result() == expected
+        assert client.submit(operator.add, scattered, 1).result() == 2
+        cluster.scale(2)
+        assert eventually(lambda: agents(client) == {"0-mars", "1-mars"})
+        cluster.scale(1)
+        assert eventually(lambda: agents(client) == {"0-mars"})
+        # Nothing restarts, so that nothing is lost.
+        taken.give_back()
+        assert eventually(lambda: [told["resources"]["GPU"] for told in workers(client)] == [1])
+        assert not agents(client)
+        assert client.gather(client.compute(persisted.sum())) == expected
+
+
+class Special(Worker):
+    """A worker of somebody's own."""
+
+
+def test_workers_of_another_class_get_no_agents(private_tmp):
+    with (
+        LocalCluster(n_workers=1, processes=False, worker_class=Special, **LOCAL) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        with pytest.raises(CannotTakeOver, match="class of their own: Worker 0"):
             dask_mars.take_over(client)
         assert not agents(client)
+        assert not is_switched(client)
 
 
 @gen_test()
@@ -176,9 +210,6 @@ async def test_nannies_that_start_or_close_do_not_restart_anything():
 
 @gen_test()
 async def test_workers_of_another_class_stay():
-    class Special(Worker):
-        pass
-
     nanny, plugin = FakeNanny(100, worker_class=Special), StartAgents({})
     await plugin.setup(nanny)
     await plugin.teardown(nanny)
