@@ -135,13 +135,13 @@ os.register_at_fork(after_in_child=_inherited.clear)
 
 def note_fork(pid: int, proc: Path = PROC) -> None:
     """Record that a process has just been forked: all of its pages are those of the other process."""
-    _inherited[pid] = _anonymous_bytes(pid, proc)
+    _inherited[pid] = anonymous_bytes(pid, proc)
 
 
 def note_start(pid: int, proc: Path = PROC) -> None:
     """Record how much a forked process still shares at the end of its start, when it has mapped little else."""
     if pid in _inherited and (own := _rollup(pid, proc).get("Private_Dirty")) is not None:
-        _inherited[pid] = max(_anonymous_bytes(pid, proc) - own, 0)
+        _inherited[pid] = max(anonymous_bytes(pid, proc) - own, 0)
 
 
 def note_copies(pid: int, proc: Path = PROC) -> int:
@@ -193,7 +193,8 @@ def _resident_bytes(pid: int, proc: Path) -> tuple[int, int]:
     return int(counts[1]) * _PAGE_BYTES, int(counts[2]) * _PAGE_BYTES
 
 
-def _anonymous_bytes(pid: int, proc: Path) -> int:
+def anonymous_bytes(pid: int, proc: Path = PROC) -> int:
+    """Return the resident bytes of a process that are neither of files nor of shared memory."""
     resident_bytes, mapped_bytes = _resident_bytes(pid, proc)
     return resident_bytes - mapped_bytes
 
@@ -205,7 +206,7 @@ def _rollup(pid: int, proc: Path) -> dict[str, int]:
 
 
 def _own_bytes(pid: int, proc: Path) -> int:
-    return max(_anonymous_bytes(pid, proc) - _inherited.get(pid, 0), 0)
+    return max(anonymous_bytes(pid, proc) - _inherited.get(pid, 0), 0)
 
 
 def _memory_without_proc(pids: Iterable[int], arenas: Iterable[int]) -> int:

@@ -25,6 +25,7 @@ from dask_mars import config
 from dask_mars.client.computation import run_graph
 from dask_mars.cluster.admission import NoLongerNeeded
 from dask_mars.cluster.distributed_api import GatherDepSuccessEvent, thread_state
+from dask_mars.cluster.foreign_tasks import ForeignTasks
 from dask_mars.cluster.marks import IDENTITY, LEAVE_S, MARK, RECONNECTS
 from dask_mars.cluster.metrics import measure
 from dask_mars.cluster.progress import ProgressSender, SubtaskObserver
@@ -105,8 +106,7 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         settings = config.settings(self.state.nthreads, memory)
         if store_limit is not None:
             limit = config.parse_memory(store_limit, settings.memory_limit, "store_limit")
-            limit = min(limit, settings.memory_limit)
-            settings = dataclasses.replace(settings, store_limit=limit)
+            settings = dataclasses.replace(settings, store_limit=min(limit, settings.memory_limit))
         if spill_directory is not None or config.get("spill-directory") is None:
             settings = dataclasses.replace(settings, spill_directory=Path(spill_directory or self.local_directory))
         # Until it registers, so that its log says what it may take.
@@ -129,6 +129,8 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         self._transfers = Transfers(self.data)
         self._sent_from_disk = BytesSemaphore(int(settings.memory_limit * _SENT_SHARE))
         self._foreign_bytes = int(settings.memory_limit * _FOREIGN_SHARE)
+        #: None without a nanny: nothing would start another agent, and the process may be the user's.
+        self._foreign_tasks = ForeignTasks(settings.memory_limit) if self.nanny else None
         self._messenger = ProgressSender(self)
         self.periodic_callbacks["dask-mars-release"] = PeriodicCallback(release_unread, _RELEASE_MS)
         # Clients scatter data without a task.
@@ -236,6 +238,7 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
     async def execute(self, key: Any, *, stimulus_id: str) -> Any:
         """Compute a task; ours read their inputs in the store, others as plain values."""
         task = self.state.tasks.get(key)
+        foreign: contextlib.AbstractAsyncContextManager[None] = contextlib.nullcontext()
         if task is not None and task.run_spec is not None:
             if _is_for_engine(task):
                 # Adaptive clusters count on how long tasks took. The agent ends if its engine fails.
@@ -244,15 +247,20 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
                 await asyncio.gather(*[self._transfers.move_to_store(source.key) for source in task.dependencies])
             elif not _takes_apart(task):
                 await self._make_room()
+                if self._foreign_tasks is not None:
+                    foreign = self._foreign_tasks.admit()
                 if self._reads_stored(task):
                     task.run_spec = _WithPlainValues(task.run_spec)
         try:
-            return await super().execute(key, stimulus_id=stimulus_id)
+            async with foreign:
+                return await super().execute(key, stimulus_id=stimulus_id)
         finally:
             _drop_tracebacks(self._raised.pop(key, None))
 
     async def _make_room(self) -> None:
-        """Move results of foreign tasks into the store if they take too much beside it."""
+        """Move results of foreign tasks into the store if they take too much beside it; end if they take all."""
+        if self._foreign_tasks is not None:
+            self._foreign_tasks.end_if_full()
         await self._transfers.make_room(self._foreign_bytes)
 
     def _reads_stored(self, task: Any) -> bool:
