@@ -237,7 +237,9 @@ class Dispatcher:
                 if not admission.has_room(graph, chunk, demand):
                     if follows or len(passed) > parameters.look_ahead:
                         break
-                    admission.block(graph, chunk, demand)
+                    if not passed:
+                        # Nothing is spilled for later ones: the first may only wait until its operand is measured.
+                        admission.block(graph, chunk, demand)
                     passed.append((ready, heapq.heappop(ready)))
                     continue
                 if passed and queues.passes >= parameters.pass_limit:
