@@ -216,8 +216,9 @@ class Dashboard(SchedulerPlugin):  # type: ignore[misc]
                     continue
                 subtask = self._computations[name].subtasks[key]
                 if subtask.state == "processing" and subtask.worker == address:
-                    counts = _count(subtask, computed, running)
-                    found.setdefault(name, Counter()).update(counts)
+                    # The two numbers are not from the same moment.
+                    running = min(running, subtask.chunks - computed)
+                    found.setdefault(name, Counter()).update(finished=computed, running=running)
         return found
 
 
@@ -231,17 +232,3 @@ def _error(exception: str, traceback: str) -> tuple[str, str, str]:
     """Return type, message and traceback of an error that workers have sent as text."""
     kind, _, message = exception.partition("(")
     return kind, message.removesuffix(")"), traceback
-
-
-def _count(subtask: _Subtask, computed: int, running: int) -> dict[str, int]:
-    """Return the number of a subtask's chunks in each state, given the agent's report."""
-    chunks = subtask.chunks
-    if subtask.state == "memory":
-        return {"finished": chunks}
-    if subtask.state == "erred":
-        return {"failed": chunks}
-    if subtask.state != "processing":
-        return {"waiting": chunks}
-    # The two numbers are not from the same moment.
-    running = min(running, chunks - computed)
-    return {"finished": computed, "running": running, "waiting": chunks - computed - running}

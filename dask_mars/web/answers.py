@@ -208,23 +208,6 @@ class BlocksAnswer(TypedDict):
     truncated: bool
 
 
-class LayerProfileAnswer(TypedDict):
-    """Time and memory of a layer."""
-
-    name: str
-    label: str
-    count: Count
-    total_s: float
-    mean_s: float
-    stored_bytes: Count
-
-
-class ProfileAnswer(TypedDict):
-    """Time and memory of each layer."""
-
-    layers: list[LayerProfileAnswer]
-
-
 class ExplanationAnswer(TypedDict):
     """Why a computation, or a chunk, waits."""
 

@@ -121,7 +121,6 @@ ROUTES = (
     _get("computations/{id}/log", "log", answers.Log),
     _get("computations/{id}/timeline", "timeline", answers.Timeline),
     _get("computations/{id}/graph", "graph", answers.LayerGraph | answers.BlocksAnswer, "layer"),
-    _get("computations/{id}/profile", "profile", answers.ProfileAnswer),
     _get("computations/{id}/explain", "explain", answers.ExplanationAnswer, "key"),
     _get("explain", "explainAll", answers.ExplanationAnswer, "key"),
     _get("openapi.json", "openapi", dict[str, Any]),
@@ -206,24 +205,6 @@ def after_cursor(text: str) -> tuple[float, str]:
     if not math.isfinite(created_s):
         raise ValueError("no cursor")
     return created_s, id
-
-
-def profile_of(computation: Json) -> Json:
-    """Return the cost of each layer that has begun."""
-    return {
-        "layers": [
-            {
-                "name": layer["name"],
-                "label": layer["label"],
-                "count": layer["finished"],
-                "total_s": layer["seconds"],
-                "mean_s": layer["seconds"] / layer["finished"],
-                "stored_bytes": layer["bytes"],
-            }
-            for layer in computation["layers"]
-            if layer["finished"]
-        ]
-    }
 
 
 def page_of(summaries: list[Json], state: str | None, before: str | None, limit: int) -> Json:

@@ -269,7 +269,18 @@ class RemoteComputation:
 
     def profile(self) -> list[Json]:
         """Return the cost of each layer."""
-        return list(self._ask("GET", "/profile")["layers"])
+        return [
+            {
+                "name": layer["name"],
+                "label": layer["label"],
+                "count": layer["finished"],
+                "total_s": layer["seconds"],
+                "mean_s": layer["seconds"] / layer["finished"],
+                "stored_bytes": layer["bytes"],
+            }
+            for layer in self.summary()["layers"]
+            if layer["finished"]
+        ]
 
     def _abandon(self) -> None:
         """Cancel it, once its submission has arrived."""

@@ -81,16 +81,6 @@ class FacetHandler(Handler):
         self.send_json(await self.answer(self.site.snapshots.ask(self._name, known, *more)))
 
 
-class ProfileHandler(Handler):
-    """``computations/{id}/profile``: the layers of a computation in other words."""
-
-    async def get(self, id: str) -> None:
-        """Answer with the cost of each layer that has begun."""
-        self.query()
-        asked = self.site.snapshots.ask("computation", api.computation_id(id))
-        self.send_json(api.profile_of(await self.answer(asked)))
-
-
 class OpenApiHandler(Handler):
     """``openapi.json``."""
 
@@ -195,7 +185,6 @@ def rules(site: Site, prefix: str = "") -> list[Rule]:
         "computations": ListHandler,
         "computations/{id}": OneHandler,
         "computations/{id}/cancel": CancelHandler,
-        "computations/{id}/profile": ProfileHandler,
         "openapi.json": OpenApiHandler,
     }
     found: list[Rule] = []

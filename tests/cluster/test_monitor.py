@@ -76,10 +76,6 @@ def test_history_of_a_cluster(client, get, tmp_path):
     assert finished["created"] <= finished["started"] <= finished["ended"] <= failed["created"]
     (layer,) = is_a("Computation", asked(client, f"computations/{finished['id']}"))["layers"]
     assert (layer["label"], layer["total"], layer["finished"]) == ("a", 1, 1)
-    profile = is_a("Profile", asked(client, f"computations/{finished['id']}/profile"))["layers"]
-    assert [(layer["label"], layer["count"], layer["total_s"] == layer["mean_s"]) for layer in profile] == [
-        ("a", 1, True)
-    ]
     timeline = asked(client, f"computations/{finished['id']}/timeline")
     ((agent, begun, ended, layer, chunks),) = timeline["tasks"]
     assert (timeline["workers"], timeline["layers"], agent, layer, chunks) == ([0], ["a"], 0, 0, 1)
@@ -87,7 +83,7 @@ def test_history_of_a_cluster(client, get, tmp_path):
     assert (failed["state"], failed["error"]["type"]) == ("failed", "OSError")
     error = asked(client, f"computations/{failed['id']}/error")
     assert "fail_first" in error["traceback"]
-    for facet in ("log", "graph", "profile", "explain"):
+    for facet in ("log", "graph", "explain"):
         assert asked(client, f"computations/{finished['id']}/{facet}")
     assert len(asked(client, "explain")["rows"]) == 2
 

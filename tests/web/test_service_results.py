@@ -191,7 +191,7 @@ def test_what_was_quick_has_a_history_too(served, service) -> None:
     assert all(layer["finished"] == layer["total"] > 0 for layer in layers)
     assert {layer["label"] for layer in computation.profile()} == {layer["label"] for layer in layers}
     path = f"computations/{computation.id}"
-    for facet in ("timeline", "graph", "profile", "log", "explain", "error"):
+    for facet in ("timeline", "graph", "log", "explain", "error"):
         check(f"/{facet}", "get", *raw(served, "GET", f"{path}/{facet}"))
     assert json.loads(raw(served, "GET", f"{path}/timeline")[2])["tasks"]
     assert json.loads(raw(served, "GET", f"{path}/graph")[2])["layers"]
