@@ -6,11 +6,9 @@ This module knows where each is stored, in private attributes too, and how to se
 from __future__ import annotations
 
 import contextlib
-import csv
 import functools
 import locale
 import os
-import socket
 import sys
 import time
 import warnings
@@ -195,6 +193,16 @@ def _attribute(module: str, name: str, of_host: bool = False) -> Setting:
     )
 
 
+def _calls(name: str, module: str, read: str, apply: str, of_host: bool = False) -> Setting:
+    return Setting(
+        name,
+        lambda found: getattr(found, read)(),
+        lambda found, value: getattr(found, apply)(value),
+        module,
+        of_host,
+    )
+
+
 # -- libraries ----------------------------------------------------------------------------------------------------
 
 
@@ -301,12 +309,7 @@ SETTINGS = (
         of_host=True,
         quiet=frozenset({"pool", "scheduler"}),
     ),
-    Setting(
-        "modules that were loaded again",
-        lambda module: reloads.in_force(),
-        lambda module, loaded: reloads.follow(loaded),
-        of_host=True,
-    ),
+    _calls("modules that were loaded again", reloads.__name__, "in_force", "follow", of_host=True),
     Setting(
         "the warning filters",
         lambda module: warnings.filters,
@@ -314,38 +317,17 @@ SETTINGS = (
         carried=_named_filters,
         awaited=_awaited_categories,
     ),
-    Setting(
-        "the limits of threadpoolctl",
-        lambda module: thread_limits.in_force(),
-        lambda module, limits: thread_limits.apply(limits),
-        of_host=True,
-    ),
+    _calls("the limits of threadpoolctl", thread_limits.__name__, "in_force", "apply", of_host=True),
     Setting("the umask", _umask, lambda module, mask: os.umask(mask), of_host=True),
-    Setting(
-        "the recursion limit",
-        lambda module: sys.getrecursionlimit(),
-        lambda module, limit: sys.setrecursionlimit(limit),
-    ),
-    Setting(
-        "the most digits of integers in text",
-        lambda module: sys.get_int_max_str_digits(),
-        lambda module, digits: sys.set_int_max_str_digits(digits),
-    ),
+    _calls("the recursion limit", "sys", "getrecursionlimit", "setrecursionlimit"),
+    _calls("the most digits of integers in text", "sys", "get_int_max_str_digits", "set_int_max_str_digits"),
     Setting(
         "the locale",
         lambda module: locale.setlocale(locale.LC_ALL),
         lambda module, name: locale.setlocale(locale.LC_ALL, name),
     ),
-    Setting(
-        "the timeout of sockets",
-        lambda module: socket.getdefaulttimeout(),
-        lambda module, timeout_s: socket.setdefaulttimeout(timeout_s),
-    ),
-    Setting(
-        "csv.field_size_limit",
-        lambda module: csv.field_size_limit(),
-        lambda module, limit: csv.field_size_limit(limit),
-    ),
+    _calls("the timeout of sockets", "socket", "getdefaulttimeout", "setdefaulttimeout"),
+    _calls("csv.field_size_limit", "csv", "field_size_limit", "field_size_limit"),
     _attribute("tempfile", "tempdir", of_host=True),
     _attribute("PIL.Image", "MAX_IMAGE_PIXELS"),
     _attribute("PIL.ImageFile", "LOAD_TRUNCATED_IMAGES"),

@@ -134,8 +134,7 @@ class Dispatcher:
         complete = graph.dispatch(chunk)
         graph.hold(chunk, worker.id)
         worker.add(graph.id, chunk, cost_s, self.workforce.now_s)
-        resources = graph.plan.resources
-        if resources:
+        if resources := graph.plan.resources:
             for name, amount in resources.get(chunk, ()):
                 self.free_resources[name] -= amount
             # A chunk with resources must not wait in a worker's queue while it holds them.
@@ -419,8 +418,7 @@ class Dispatcher:
             assert all(graph.state[chunk] == READY for chunk in graph.queues.shared_offers), "not withdrawn"
             waiting = any(graph.is_next(graph.queues.chunk_of(key)) for key in graph.queues.client)
             assert graph.client.count or not waiting, "the user's process could run something"
-        taken = [self._graphs[id].client.bytes[chunk] for id, chunk in self.client_chunks]
-        assert self._client_bytes == sum(taken)
+        assert self._client_bytes == sum(self._graphs[id].client.bytes[chunk] for id, chunk in self.client_chunks)
         free = dict(self._parameters.resources)
         for worker in workers:
             for id, chunk in worker.dispatched:
