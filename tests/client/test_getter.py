@@ -133,19 +133,6 @@ ARRAYS: dict[str, Callable[[], da.Array]] = {
 }
 
 
-@pytest.mark.parametrize("name", ARRAYS)
-def test_arrays_are_those_of_threads(name: str, get: Get) -> None:
-    array = ARRAYS[name]()
-    assert_same(array.compute(scheduler=get), array.compute(scheduler="threads"))
-
-
-@pytest.mark.parametrize("name", ["elementwise", "unknown chunks", "map_overlap"])
-def test_arrays_without_optimisation(name: str, get: Get) -> None:
-    array = ARRAYS[name]()
-    ours = array.compute(scheduler=get, optimize_graph=False)
-    assert_same(ours, array.compute(scheduler="threads", optimize_graph=False))
-
-
 def multiples(bag: db.Bag) -> db.Bag:
     return bag.filter(lambda x: x % 3 == 0).map(lambda x: x * 2)
 
@@ -156,15 +143,8 @@ BAGS: dict[str, Callable[[], Any]] = {
     "fold": lambda: db.range(100, npartitions=5).fold(mul, initial=1),
     "to delayed": lambda: db.range(100, npartitions=5).to_delayed()[2],
     "take": lambda: db.range(100, npartitions=5).take(3, npartitions=2, compute=False),
-    "no elements": lambda: db.from_sequence([], npartitions=1),
+    "no items": lambda: db.from_sequence([], npartitions=1),
 }
-
-
-@pytest.mark.parametrize(("name", "optimize_graph"), [*[(name, True) for name in BAGS], ("fold", False)])
-def test_bags_are_those_of_threads(name: str, optimize_graph: bool, get: Get) -> None:
-    bag = BAGS[name]()
-    ours = bag.compute(scheduler=get, optimize_graph=optimize_graph)
-    assert_same(ours, bag.compute(scheduler="threads", optimize_graph=optimize_graph))
 
 
 class Account:
@@ -198,13 +178,6 @@ DELAYED: dict[str, Callable[[], Any]] = {
     "an array": lambda: dask.delayed(np.sort)(da.arange(1000, chunks=100)[::-1]),
     "a lambda": lambda: dask.delayed(lambda *values: values)(1, (lambda: 2)(), None, ..., "key"),
 }
-
-
-@pytest.mark.parametrize(("name", "optimize_graph"), [*[(name, True) for name in DELAYED], ("containers", False)])
-def test_delayed_values_are_those_of_threads(name: str, optimize_graph: bool, get: Get) -> None:
-    value = DELAYED[name]()
-    ours = value.compute(scheduler=get, optimize_graph=optimize_graph)
-    assert_same(ours, value.compute(scheduler="threads", optimize_graph=optimize_graph))
 
 
 def frame() -> Any:
@@ -243,24 +216,24 @@ FRAMES: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", FRAMES)
-def test_dataframes_are_those_of_threads(name: str, get: Get) -> None:
-    pytest.importorskip("dask.dataframe")
-    if name == "shuffle by disk":
-        pytest.importorskip("partd")
-    value = FRAMES[name]()
-    assert_same(value.compute(scheduler=get), value.compute(scheduler="threads"))
+COLLECTIONS = ARRAYS | BAGS | DELAYED | FRAMES
+UNOPTIMIZED = ["elementwise", "unknown chunks", "map_overlap", "fold", "containers"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["merge"])
-def test_dataframes_without_optimisation(name: str, get: Get) -> None:
-    pytest.importorskip("dask.dataframe")
-    value = FRAMES[name]()
-    assert_same(
-        value.compute(scheduler=get, optimize_graph=False),
-        value.compute(scheduler="threads", optimize_graph=False),
-    )
+@pytest.mark.parametrize(
+    ("name", "optimize_graph"),
+    [
+        *[(name, True) for name in COLLECTIONS],
+        *[(name, False) for name in UNOPTIMIZED],
+        pytest.param("merge", False, marks=pytest.mark.slow),
+    ],
+)
+def test_collections_are_those_of_threads(name: str, optimize_graph: bool, get: Get) -> None:
+    if name in FRAMES:
+        pytest.importorskip("dask.dataframe")
+    value = COLLECTIONS[name]()
+    ours = value.compute(scheduler=get, optimize_graph=optimize_graph)
+    assert_same(ours, value.compute(scheduler="threads", optimize_graph=optimize_graph))
 
 
 @pytest.mark.filterwarnings("ignore:The inplace keyword")
@@ -596,10 +569,6 @@ def shuffle_in_place(block: np.ndarray) -> np.ndarray:
     return block
 
 
-def write_by_out(block: np.ndarray) -> np.ndarray:
-    return np.sqrt(block, out=block)
-
-
 def write_by_memoryview(block: np.ndarray) -> np.ndarray:
     memoryview(block).cast("B")[0] = 1
     return block
@@ -663,7 +632,6 @@ IN_PLACE = [
     add_in_place,
     sort_in_place,
     shuffle_in_place,
-    write_by_out,
     write_by_memoryview,
     ask_to_write,
     write_into_a_view,
@@ -796,19 +764,25 @@ def test_arrays_handed_on_are_the_users_to_write_to(
     assert handed_on.flags.writeable
 
 
-class Pair(np.lib.mixins.NDArrayOperatorsMixin):
-    """An array with another beside it, of which no copy is made."""
+class Duck(np.lib.mixins.NDArrayOperatorsMixin):
+    """What Dask takes for an array."""
 
-    dtype, ndim = np.dtype("f8"), 1
-
-    def __init__(self, values: np.ndarray, beside: np.ndarray) -> None:
-        self.values, self.beside, self.shape = values, beside, values.shape
+    dtype = np.dtype("f8")
 
     def __array_function__(self, *arguments: Any) -> Any:
         return NotImplemented
 
     def __getitem__(self, index: Any) -> Any:
         return self
+
+
+class Pair(Duck):
+    """An array with another beside it, of which no copy is made."""
+
+    ndim = 1
+
+    def __init__(self, values: np.ndarray, beside: np.ndarray) -> None:
+        self.values, self.beside, self.shape = values, beside, values.shape
 
     def copy(self) -> Any:
         return Pair(self.values.copy(), self.beside)
@@ -847,19 +821,13 @@ def test_chunks_larger_than_all_memory_that_take_next_to_none(name: str, get: Ge
     assert dask.compute(*parts, scheduler=get) == dask.compute(*parts, scheduler="threads")
 
 
-class Sparse(np.lib.mixins.NDArrayOperatorsMixin):
+class Sparse(Duck):
     """An array with hardly an element, as libraries for sparse arrays have them."""
 
-    dtype, ndim = np.dtype("f8"), 2
+    ndim = 2
 
     def __init__(self, shape: tuple[int, ...] = (0, 0)) -> None:
         self.shape = shape
-
-    def __array_function__(self, *arguments: Any) -> Any:
-        return NotImplemented
-
-    def __getitem__(self, index: Any) -> Any:
-        return self
 
 
 def test_sparse_chunks_that_would_be_larger_than_all_memory(get: Get) -> None:
@@ -871,15 +839,12 @@ def test_sparse_chunks_that_would_be_larger_than_all_memory(get: Get) -> None:
 
 
 def test_slices_of_arrays_within_objects_are_the_users_to_write_to(get: Get) -> None:
-    def check(size: int, get: Get) -> None:
+    # The block is sent with its message, or is in the store.
+    for size in (5_000, 50_000):
         wrapped = da.from_array(Wrapped(np.arange(size)), chunks=size // 10, inline_array=True)
         block = wrapped.to_delayed()[1].compute(scheduler=get)
         block[0] = 7
         assert block[1] == size // 10 + 1
-
-    # The block is sent with its message, or is in the store.
-    check(5_000, get)
-    check(50_000, get)
 
 
 @pytest.mark.parametrize("wrap", [lambda value: value, lambda value: (value, 1)], ids=["alone", "within"])
@@ -907,12 +872,6 @@ def test_results_are_their_own_memory(get: Get) -> None:
     first, second = dask.compute(source, source[10:40_000], scheduler=get)
     first[:] = -1
     np.testing.assert_array_equal(second, np.arange(10, 40_000))
-
-
-def test_an_array_of_the_user_as_argument_is_not_changed_by_results(get: Get) -> None:
-    mine = np.zeros(100_000)
-    result = dask.delayed(add_in_place)(mine).compute(scheduler=get)
-    assert result[0] == 1
 
 
 # -- other things that people compute -------------------------------------------------------------------------
@@ -995,21 +954,6 @@ def test_large_arguments_that_are_not_arrays(get: Get) -> None:
     assert dask.delayed(len)(dask.delayed(numbers, traverse=False)).compute(scheduler=get) == 300_000
     assert dask.delayed(lambda text: text + "y")(text).compute(scheduler=get) == text + "y"
     assert dask.delayed(lambda: numbers)().compute(scheduler=get) == numbers
-
-
-@pytest.mark.nightly
-@pytest.mark.filterwarnings("ignore:Consolidated metadata")
-def test_xarray_files(tmp_path: Path, get: Get, zarr: Any) -> None:
-    xarray = pytest.importorskip("xarray")
-    data = xarray.Dataset({"t": (("x", "y"), np.arange(60_000.0).reshape(300, 200))}, {"x": np.arange(300)})
-    with dask.config.set(scheduler=get):
-        data.chunk({"x": 100}).to_zarr(tmp_path / "data.zarr")
-        with xarray.open_zarr(tmp_path / "data.zarr") as lazy:
-            xarray.testing.assert_identical(lazy.compute(), data)
-            xarray.testing.assert_identical(lazy.mean("x").compute(), data.mean("x"))
-        data.chunk({"x": 100}).to_netcdf(tmp_path / "data.nc", engine="scipy")
-        with xarray.open_dataset(tmp_path / "data.nc", engine="scipy", chunks={"x": 50}) as lazy:
-            xarray.testing.assert_identical(lazy.compute(), data)
 
 
 def test_the_same_object_twice_stays_one_object(get: Get) -> None:
