@@ -12,7 +12,6 @@ import textwrap
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,6 @@ _arena = pytest.importorskip("dask_mars.store._arena")
 PAGE_BYTES = 4096
 CAPACITY_BYTES = 64 * PAGE_BYTES
 THRESHOLD_BYTES = 1024
-ROOT = Path(__file__).resolve().parents[2]
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="pages are given back on Linux only")
 

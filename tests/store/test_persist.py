@@ -9,7 +9,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import dask
@@ -23,12 +22,10 @@ from dask.graph_manipulation import clone
 
 import dask_mars
 from dask_mars import Runtime
-from dask_mars.engine.spill_writer import SpillWriter
 from dask_mars.errors import PersistedLost
 from dask_mars.graph.chunks import DATA, flatten
 from dask_mars.observe.drawing.picture import KNOWN, make_picture
 from dask_mars.optimize.prepare import prepare
-from dask_mars.protocol.object_ref import SPILLED
 from dask_mars.store.persisted import PersistedChunk, value_of
 from tests.background import in_background
 from tests.conftest import eventually, shared, start_workers
@@ -471,27 +468,6 @@ def test_references_go_in_any_thread_and_while_others_compute(runtime, known):
 # -- memory -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def spilled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return where chunks go."""
-    return tmp_path_factory.mktemp("spilled")
-
-
-@pytest.fixture(scope="module")
-def small(spilled: Path) -> Iterator[Runtime]:
-    """Yield an engine whose store holds 8 MiB."""
-    limits = {"dask-mars.spill-directory": str(spilled), "dask-mars.store-limit": 8 * MIB}
-    with dask.config.set(limits), Runtime(num_workers=2, memory_limit="1 GiB") as runtime:
-        # What writes to disk and reads from it is there before the first test looks what threads there are.
-        persisted = numbers(1240, 155).persist(scheduler=runtime.get)
-        spill_writer = runtime.engine()._registry.spill_writer
-        assert eventually(partial(on_disk, persisted))
-        spill_writer.read_ahead(next(chunk.ref for chunk in kept_by(persisted) if chunk.ref[0] == SPILLED))
-        del persisted
-        assert is_empty(runtime)
-        yield runtime
-
-
 def test_values_that_are_put_into_the_store_count_there(small, spilled):
     engine = small.engine()
     arrays = [np.full(1 << 17, number, float) for number in range(12)]
@@ -587,17 +563,9 @@ def test_one_and_a_half_times_the_store_summed_twice(small, spilled, monkeypatch
     assert eventually(lambda: not [path for path in spilled.rglob("*") if path.is_file()])
 
 
-def test_idle_chunks_make_room_for_computations(small, monkeypatch):
-    written: list[str] = []
-    write = SpillWriter.write
-
-    def note(self: SpillWriter, name: str, *rest: Any) -> None:
-        written.append(name)
-        write(self, name, *rest)
-
+def test_idle_chunks_make_room_for_computations(small, written):
     persisted = numbers(880, 220).persist(scheduler=small.get)
     assert len(kept_by(persisted)) == 16
-    monkeypatch.setattr(SpillWriter, "write", note)
     other = da.random.default_rng(4).random((800, 800), chunks=200)
     assert abs((other - other.mean()).mean().compute(scheduler=small.get)) < 1e-9
     assert written

@@ -6,7 +6,6 @@ import errno
 import os
 import pickle
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -141,13 +141,6 @@ def test_file_is_replaced_when_the_new_one_is_whole(directory):
     assert [path.name for path in directory.path.iterdir()] == ["value"]
 
 
-def test_removed_file_is_gone_and_may_be_removed_again(directory):
-    file = directory.write("value", [b"abc"])
-    directory.remove(file)
-    directory.remove(file)
-    assert not os.path.exists(file.path)
-
-
 def test_another_process_writes_and_reads_by_what_is_known_of_a_file(directory):
     workers = SpillFiles(directory.path)
     file = pickle.loads(pickle.dumps(workers.write("value", [b"abc"])))
@@ -202,11 +195,23 @@ def test_compressible_values_take_less(tmp_path, name):
                 other.read(file)
 
 
-@pytest.mark.parametrize("buffers", [[noise(1 << 20)], [bytes(1000)], [b""], [], [noise(1 << 20), bytes(1 << 18)]])
-def test_what_compression_does_not_pay_for_is_written_as_it_is(directory, buffers):
-    file = directory.write("value", buffers)
-    assert file.compression == ""
-    assert file.size_bytes == sum(map(len, buffers))
+@pytest.mark.parametrize(
+    ("buffers", "codec", "disk_bytes_per_s"),
+    [
+        *[
+            (buffers, ZLIB, SLOW_BYTES_PER_S)
+            for buffers in ([noise(1 << 20)], [bytes(1000)], [b""], [], [noise(1 << 20), bytes(1 << 18)])
+        ],
+        ([bytes(1 << 20)], None, SLOW_BYTES_PER_S),
+        ([bytes(1 << 20)], ZLIB, FAST_BYTES_PER_S),
+    ],
+)
+def test_what_compression_does_not_pay_for_is_written_as_it_is(tmp_path, buffers, codec, disk_bytes_per_s):
+    with SpillDirectory(tmp_path, codec=codec) as directory:
+        directory.disk_bytes_per_s = disk_bytes_per_s
+        file = directory.write("value", buffers)
+        assert file.compression == ""
+        assert file.size_bytes == sum(map(len, buffers))
 
 
 def test_want_of_memory_is_not_taken_for_a_broken_file(directory):
@@ -217,11 +222,6 @@ def test_want_of_memory_is_not_taken_for_a_broken_file(directory):
     with pytest.raises(MemoryError):
         SpillFiles(directory.path, replace(ZLIB, decompress=wanting)).read(file)
     assert bytes_of(directory.read(file)) == [bytes(1 << 20)]
-
-
-def test_disk_that_is_faster_than_the_codec_gets_values_as_they_are(directory):
-    directory.disk_bytes_per_s = FAST_BYTES_PER_S
-    assert directory.write("value", [bytes(1 << 20)]).compression == ""
 
 
 def test_disk_is_as_fast_as_it_was_seen_to_be(directory, monkeypatch):
@@ -240,11 +240,6 @@ def test_disk_is_as_fast_as_it_was_seen_to_be(directory, monkeypatch):
     for number in range(20):
         directory.write(f"value-{number}", [noise(1 << 20)])
     assert directory.disk_bytes_per_s == pytest.approx(1e6, rel=0.01)
-
-
-def test_without_a_codec_nothing_is_compressed(tmp_path):
-    with SpillDirectory(tmp_path) as directory:
-        assert directory.write("value", [bytes(1 << 20)]).size_bytes == 1 << 20
 
 
 def test_lz4_is_used_only_if_it_is_there(monkeypatch):
@@ -291,25 +286,28 @@ def test_one_wrong_bit_is_found(directory, compressed, share):
     assert f"{sum(file.parts):,}" in str(error)
 
 
-@pytest.mark.parametrize("change", [-1, +1])
-def test_wrong_size_is_found(directory, change):
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda path: os.truncate(path, 999), "it has 999 bytes instead of 1,000"),
+        (lambda path: os.truncate(path, 1001), "it has 1,001 bytes instead of 1,000"),
+        (os.remove, "the file is gone"),
+    ],
+)
+def test_wrong_size_and_missing_file_are_found(directory, spoil, says):
     file = directory.write("value", [noise(1000)])
-    os.truncate(file.path, 1000 + change)
-    with pytest.raises(SpilledValueLost, match=f"it has {1000 + change:,} bytes instead of 1,000"):
+    spoil(file.path)
+    with pytest.raises(SpilledValueLost, match=says):
         directory.read(file)
+    for _ in range(2):
+        directory.remove(file)
+        assert not os.path.exists(file.path)
 
 
 def test_file_that_shrinks_while_it_is_read_is_found(directory, monkeypatch):
     file = directory.write("value", [noise(1000)])
     monkeypatch.setattr(os, "readv", lambda descriptor, pieces: 0)
     with pytest.raises(SpilledValueLost, match="ends too early"):
-        directory.read(file)
-
-
-def test_missing_file_is_said_to_be_gone(directory):
-    file = directory.write("value", [b"abc"])
-    directory.remove(file)
-    with pytest.raises(SpilledValueLost, match="the file is gone"):
         directory.read(file)
 
 
@@ -403,12 +401,6 @@ def test_disk_that_refuses_in_the_middle(directory, monkeypatch, after, code, ki
         assert fact in str(error)
 
 
-def test_disk_that_takes_nothing_more_and_does_not_say_why(directory, monkeypatch):
-    monkeypatch.setattr(os, "writev", lambda descriptor, pieces: 0)
-    with pytest.raises(SpillDiskFull):
-        directory.write("value", [b"abc"])
-
-
 def test_disk_that_says_only_at_the_end_that_it_is_full(directory, monkeypatch):
     close = os.close
 
@@ -423,27 +415,22 @@ def test_disk_that_says_only_at_the_end_that_it_is_full(directory, monkeypatch):
     assert not list(directory.path.iterdir())
 
 
-def test_disk_that_cannot_be_read(directory, monkeypatch):
+def test_disk_that_cannot_be_read(directory):
     file = directory.write("value", [b"abc"])
 
-    def failing(descriptor, pieces):
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "readv", failing)
-        with pytest.raises(SpillDiskFailed, match="for a value of 3 bytes"):
-            directory.read(file)
+    failed = OSError(errno.EIO, os.strerror(errno.EIO))
+    with mock.patch("os.readv", side_effect=failed), pytest.raises(SpillDiskFailed, match="a value of 3 bytes"):
+        directory.read(file)
     assert bytes_of(directory.read(file)) == [b"abc"]
 
 
-def test_interrupted_write_leaves_nothing(directory, monkeypatch):
-    def interrupted(descriptor, pieces):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "writev", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            directory.write("value", [b"abc"])
+@pytest.mark.parametrize(
+    ("effect", "error"),
+    [({"side_effect": KeyboardInterrupt}, KeyboardInterrupt), ({"return_value": 0}, SpillDiskFull)],
+)
+def test_interrupted_write_and_a_disk_that_takes_nothing_more_leave_nothing(directory, effect, error):
+    with mock.patch("os.writev", **effect), pytest.raises(error):
+        directory.write("value", [b"abc"])
     assert not list(directory.path.iterdir())
 
 
@@ -521,16 +508,12 @@ def test_file_that_is_made_while_the_directory_is_closed_goes_too(tmp_path, monk
     assert not list(tmp_path.iterdir())
 
 
-def test_directory_that_stays_full_is_reported(tmp_path, monkeypatch):
+def test_directory_that_stays_full_is_reported(tmp_path):
     directory = SpillDirectory(tmp_path)
 
-    def failing(path):
-        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
-
-    with monkeypatch.context() as patched:
-        patched.setattr(shutil, "rmtree", failing)
-        with pytest.raises(SpillDiskFailed, match="still made"):
-            directory.close()
+    failed = OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+    with mock.patch("shutil.rmtree", side_effect=failed), pytest.raises(SpillDiskFailed, match="still made"):
+        directory.close()
     directory.close()
 
 
