@@ -194,11 +194,6 @@ def test_retiring_is_held_against_no_chunk():
     assert machine.post(WorkerRetired(0)) == [Run(1, 1, [0])]
 
 
-def test_loss_of_an_unknown_worker_is_ignored():
-    machine = CheckedMachine()
-    assert machine.post(WorkerLost(5, running=None)) == []
-
-
 # -- cancelling -------------------------------------------------------------------------------------------------
 
 
@@ -238,6 +233,7 @@ def test_worker_that_is_cancelling_one_graph_gets_no_slow_work_of_another():
         ChunksReturned(0, 1, [0]),
         GraphCancelled(1),
         ResultsTaken(1),
+        WorkerLost(5, running=None),
     ],
 )
 def test_late_messages_of_a_forgotten_graph_are_ignored(event):
@@ -257,25 +253,18 @@ def test_higher_priority_runs_before_lower_ids():
     assert machine.finish(0, 3) == [Run(0, 1, [2])]
     assert machine.finish(0, 2) == [Run(0, 1, [1])]
     assert machine.finish(0, 1) == [Run(0, 1, [0])]
-
-
-def test_priority_holds_in_the_client_too():
+    # So it is in the client.
     machine = CheckedMachine(num_workers=3)
-    assert machine.submit(*[()] * 3, priorities={2: 1.0}, in_client=frozenset(range(3))) == [
-        Run(CLIENT, 1, [2, 0, 1])
-    ]
+    run = machine.submit(*[()] * 3, priorities={2: 1.0}, in_client=frozenset(range(3)))
+    assert run == [Run(CLIENT, 1, [2, 0, 1])]
 
 
 def test_worker_limit_leaves_further_workers_alone():
     machine = CheckedMachine(workers=4)
+    # Of an unknown operand idle workers get one each.
     assert machine.submit(*[()] * 4, worker_limit=2) == [Run(0, 1, [0]), Run(1, 1, [1])]
-    assert machine.submit((), graph=2) == [Run(2, 2, [0])]
-
-
-def test_unknown_operand_goes_to_idle_workers_one_at_a_time():
-    machine = CheckedMachine(workers=2)
-    assert machine.submit(*[()] * 10) == [Run(0, 1, [0]), Run(1, 1, [1])]
     assert machine.machine.dispatched_to(0) == [(1, 0)]
+    assert machine.submit((), graph=2) == [Run(2, 2, [0])]
 
 
 def test_fast_operand_travels_many_in_a_message():
@@ -309,16 +298,11 @@ def test_slow_operand_is_not_queued_behind_fast_ones():
     assert machine.finish(0, 3, 4, seconds=1e-6) == [Run(0, 1, [5])]
 
 
-def test_unknown_operand_of_a_fast_graph_goes_a_few_at_a_time():
+@pytest.mark.parametrize(("seconds", "count"), [(1e-6, 8), (1.0, 1)])
+def test_unknown_operand_of_a_fast_graph_goes_a_few_at_a_time_and_of_a_slow_one_alone(seconds, count):
     machine = CheckedMachine(window_s=0.125)
     machine.submit(*[()] * 30, operand_of=[0, *[1] * 29])
-    assert machine.finish(0, 0, seconds=1e-6) == [Run(0, 1, list(range(1, 9)))]
-
-
-def test_unknown_operand_of_a_slow_graph_goes_alone():
-    machine = CheckedMachine(window_s=0.125)
-    machine.submit(*[()] * 30, operand_of=[0, *[1] * 29])
-    assert machine.finish(0, 0, seconds=1.0) == [Run(0, 1, [1])]
+    assert machine.finish(0, 0, seconds=seconds) == [Run(0, 1, list(range(1, count + 1)))]
 
 
 def test_estimate_follows_the_newest_durations():

@@ -170,29 +170,26 @@ def test_one_that_is_larger_than_the_limit_runs_alone():
     assert host.finished == {1}
 
 
-def test_one_that_is_larger_than_all_memory_is_refused_with_numbers():
+@pytest.mark.parametrize(
+    ("bytes_", "result_limit", "refusal"),
+    [
+        pytest.param(500, None, events.Refuse(1, 1, 500, 200), id="all memory"),
+        pytest.param(60, 50, events.Refuse(1, 1, 60, 50, is_result=True), id="an arena"),
+    ],
+)
+def test_one_that_is_larger_than_all_memory_or_an_arena_is_refused_with_numbers(bytes_, result_limit, refusal):
     graph_plan = plan((), (), (0, 1), operand_of=[0, 1, 2])
-    graph_plan.declared_bytes = [10, 500, 10]
-    host = Host([10, 500, 10], limit=100, hard_limit=200)
+    graph_plan.declared_bytes = [10, bytes_, 10]
+    host = Host([10, bytes_, 10], limit=100, hard_limit=200, result_limit=result_limit)
     host.submit(graph_plan)
     host.run()
     assert host.failed == {1: 1}
-    assert host.refused == {1: events.Refuse(1, 1, 500, 200)}
+    assert host.refused == {1: refusal}
+    assert 1 not in host.started
     assert not host.machine.memory.reserved_bytes
 
 
 # -- reservations for what comes from elsewhere -------------------------------------------------------------------
-
-
-def test_a_result_that_fits_no_arena_is_refused_with_numbers():
-    graph_plan = plan((), (), (0, 1), operand_of=[0, 1, 2])
-    graph_plan.declared_bytes = [40, 60, 10]
-    host = Host(sizes_of(graph_plan, 40, 60, 10), limit=200, hard_limit=200, result_limit=50)
-    host.submit(graph_plan)
-    host.run()
-    assert host.refused == {1: events.Refuse(1, 1, 60, 50, is_result=True)}
-    assert host.failed == {1: 1}
-    assert 1 not in host.started
 
 
 def test_what_an_operand_takes_besides_its_result_need_not_fit_an_arena():
@@ -337,11 +334,12 @@ def with_first_on_disk(count: int) -> Host:
     return host
 
 
-def test_what_several_still_need_is_loaded_into_the_store_by_the_first():
-    host = with_first_on_disk(3)
+@pytest.mark.parametrize(("readers", "loaded"), [(3, [(1, 0)]), (1, [])])
+def test_what_several_still_need_is_loaded_into_the_store_by_the_first(readers, loaded):
+    host = with_first_on_disk(readers)
     host.run()
     assert host.finished == {1}
-    assert host.ever_loaded == [(1, 0)]
+    assert host.ever_loaded == loaded
 
 
 def test_what_is_loaded_is_counted_once():
@@ -411,29 +409,22 @@ def test_room_is_made_for_what_the_users_process_runs_together():
     assert host.dispatched[events.CLIENT] == [(2, 0), (2, 1)]
 
 
-def test_without_a_disk_memory_is_used_as_far_as_it_goes():
+@pytest.mark.parametrize("hard_limit", [1000, 150])
+def test_without_a_disk_memory_is_used_as_far_as_it_goes(hard_limit):
     graph_plan = pairs(8)
-    host = Host(sizes_of(graph_plan, 30, 0, 0), limit=100, hard_limit=1000, workers=1)
-    host.submit(graph_plan)
-    while not host.writing:
-        assert host.step()
-    host.answer(written=False)
-    host.run()
-    assert host.finished == {1}
-    assert host.peak_bytes > 100
-
-
-def test_without_a_disk_and_without_memory_it_fails():
-    graph_plan = pairs(8)
-    host = Host(sizes_of(graph_plan, 30, 0, 0), limit=100, hard_limit=150, workers=1)
+    host = Host(sizes_of(graph_plan, 30, 0, 0), limit=100, hard_limit=hard_limit, workers=1)
     host.submit(graph_plan)
     while not host.writing:
         assert host.step()
     while host.writing:
         host.answer(written=False)
     host.run()
-    assert host.failed
-    assert host.refused
+    if hard_limit == 1000:
+        assert host.finished == {1}
+        assert host.peak_bytes > 100
+    else:
+        assert host.failed
+        assert host.refused
 
 
 def test_a_disk_that_failed_is_tried_again_after_some_time():
@@ -469,10 +460,3 @@ def test_what_is_made_of_a_chunk_comes_next_if_it_takes_no_more_memory(piece_byt
     host.submit(graph_plan)
     host.run()
     assert host.started == order
-
-
-def test_what_one_alone_needs_is_not_loaded_into_the_store():
-    host = with_first_on_disk(1)
-    host.run()
-    assert host.finished == {1}
-    assert not host.ever_loaded

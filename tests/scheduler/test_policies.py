@@ -100,13 +100,9 @@ def test_deeper_ones_come_first() -> None:
 
 
 def test_those_with_smaller_results_come_first() -> None:
-    """Seed 001, rule 3, where the others decide nothing."""
+    """Seed 001: rule 3, where the others decide nothing; depth comes before demand, demand before size."""
     sizes = [30, 10, 20]
     assert chunks(run_all(strict(), plan((), (), (), declared_bytes=sizes))) == [1, 2, 0]
-
-
-def test_the_rules_are_asked_in_their_order() -> None:
-    """Seed 001: depth before demand, demand before size."""
     sizes = [1, 50, 1, 1, 1]
     # 1 leads deeper than 0 and is larger; 4 is alone.
     assert chunks(run_all(strict(), plan((), (), (1,), (2,), (), declared_bytes=sizes))) == [1, 2, 3, 0, 4]
