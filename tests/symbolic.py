@@ -8,7 +8,7 @@ from typing import Any
 
 import dask
 import numpy as np
-from dask._task_spec import Alias, convert_legacy_graph
+from dask._task_spec import Alias, Task, convert_legacy_graph
 from dask.core import flatten
 from dask.highlevelgraph import HighLevelGraph
 from dask.local import nested_get
@@ -23,6 +23,20 @@ from dask_mars.optimize.passes.compose import compose
 from dask_mars.optimize.passes.folding import fold_initial
 from dask_mars.optimize.prepare import PrepareOptions, prepare
 from studies.graphs import handed_over
+
+
+def describe(*args: Any, **kwargs: Any) -> Any:
+    """Return what a call was given, by position and by name."""
+    return (args, kwargs) if kwargs else args
+
+
+class Loud(Task):
+    """A task that does more than to call its function."""
+
+    __slots__ = ()
+
+    def __call__(self, values: Any = ()) -> Any:
+        return ("loud", super().__call__(values))
 
 
 def values_of(graph: ChunkGraph) -> list[Any]:

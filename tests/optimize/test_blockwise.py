@@ -21,17 +21,13 @@ from dask_mars.optimize.compiler import LARGE_LITERAL_BYTES
 from dask_mars.optimize.convert import convert as convert_lazy
 from dask_mars.optimize.fronts import blockwise as module
 from dask_mars.optimize.fronts.blockwise import lazy_blockwise
-from tests.symbolic import Here, assert_identical, dependencies, evaluate, function_names
+from tests.symbolic import Here, Loud, assert_identical, dependencies, describe, evaluate, function_names
 
 COUNTS = {"x": (2, 3), "y": (3, 2), "v": (3,), "w": (1,), "one": (1, 3)}
 
 
 def convert(dsk: Any, wanted: Any, layers: Iterable[Blockwise]) -> ChunkGraph:
     return convert_lazy(dsk, wanted, map(lazy_blockwise, layers))
-
-
-def describe(*arguments: Any, **keywords: Any) -> Any:
-    return (arguments, keywords) if keywords else arguments
 
 
 def sources() -> dict[Any, Any]:
@@ -286,15 +282,6 @@ def test_blocks_that_are_nowhere(key):
 
 
 # -- what is left to Dask -----------------------------------------------------------------------------------------
-
-
-class Loud(Task):
-    """A task that does more than to call its function."""
-
-    __slots__ = ()
-
-    def __call__(self, values: Any = ()) -> Any:
-        return ("loud", super().__call__(values))
 
 
 class Keys(Squares):

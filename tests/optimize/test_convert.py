@@ -33,7 +33,7 @@ from hypothesis import strategies as st
 from dask_mars.graph.chunks import DATA, Constant, Operand, Step, Subprogram
 from dask_mars.optimize.compiler import LARGE_LITERAL_BYTES
 from dask_mars.optimize.convert import convert
-from tests.symbolic import evaluate
+from tests.symbolic import Loud, describe, evaluate
 
 Point = namedtuple("Point", "x y")
 
@@ -44,11 +44,6 @@ def inc(value: Any) -> Any:
 
 def call(function: Any, *args: Any) -> Any:
     return function(*args)
-
-
-def describe(*args: Any, **kwargs: Any) -> Any:
-    """Return what a call was given, by position and by name."""
-    return (args, kwargs) if kwargs else args
 
 
 def computed(dsk: dict[Any, Any], *keys: Any) -> Any:
@@ -139,15 +134,6 @@ def test_container_nodes(node, expected):
     assert type(result) is type(expected)
 
 
-class Loud(Task):
-    """A task that does more than to call its function."""
-
-    __slots__ = ()
-
-    def __call__(self, values: Any = ()) -> Any:
-        return ("loud", super().__call__(values))
-
-
 def test_subclass_of_task_is_called_in_its_own_way():
     dsk = {
         "x": DataNode("x", 1),
@@ -176,12 +162,6 @@ def test_long_chain_of_aliases():
 
 
 # -- what is left out, and what is missing ------------------------------------------------------------------------
-
-
-def test_missing_key():
-    with pytest.raises(KeyError) as caught:
-        convert({"x": 1}, ["nowhere"])
-    assert caught.value.args == ("nowhere",)
 
 
 @pytest.mark.parametrize(
