@@ -26,32 +26,8 @@ MIB = 1 << 20
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere RLIMIT_AS is not enforced")
 
-LIMITED = """
-import resource
-import sys
-
-resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]), int(sys.argv[1])))
-"""
-
 
 # -- the limit itself ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.nightly
-def test_defaults_with_8_gb_of_addresses(scripts: Scripts) -> None:
-    script = scripts.write(
-        "limited.py",
-        LIMITED
-        + """
-import dask.array as da
-import dask_mars
-
-x = da.arange(4_000_000, chunks=500_000)
-print(int((x + 1).rechunk(300_000).sum().compute(scheduler=dask_mars.get)))
-""",
-    )
-    done = scripts.run(str(script), str(8 * 10**9), env={"DASK_DASK_MARS__NUM_WORKERS": "2"}, timeout_s=60)
-    assert (done.stdout.split(), done.stderr) == ([str(4_000_000 * 4_000_001 // 2)], "")
 
 
 @pytest.mark.slow
@@ -133,19 +109,6 @@ def test_results_of_one_worker_that_its_arena_has_no_room_for_go_to_disk(few, tm
         assert engine.spilled_bytes > 0
         assert eventually(lambda: not engine._blocks.counts and not engine._blocks.file_bytes)
         assert not files(tmp_path / "spilled")
-
-
-@pytest.mark.nightly
-def test_persisted_results_that_have_no_room_can_be_read(few) -> None:
-    with few() as runtime:
-        arrays = [dask.delayed(filled)(number, 5) for number in range(10)]
-        kept = dask.persist(*arrays, scheduler=runtime.get, num_workers=1)
-        total = dask.delayed(lambda *parts: sum(float(part.sum()) for part in parts))
-        assert runtime.engine().spilled_bytes
-        firsts = [dask.delayed(lambda part: float(part.sum()))(one) for one in kept]
-        expected = [number * 5.0 * MIB / 8 for number in range(10)]
-        assert list(dask.compute(*firsts, scheduler=runtime.get)) == expected
-        assert total(*kept[:4]).compute(scheduler=runtime.get) == sum(expected[:4])
 
 
 @pytest.mark.slow

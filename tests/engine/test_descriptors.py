@@ -5,9 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import subprocess
-import sys
-from pathlib import Path
 
 import dask
 import dask.array as da
@@ -18,57 +15,7 @@ from dask_mars.descriptors import hold_streams
 from dask_mars.engine import resources, workforce
 from dask_mars.errors import DescriptorsTooFew
 from dask_mars.limits import descriptors
-from tests.conftest import Scripts, environment_for_scripts
-
-COMPUTE = """
-import os, sys
-import dask, dask.array as da
-import dask_mars
-
-def streams():
-    found = {}
-    for number in range(3):
-        try:
-            found[number] = os.readlink(f"/proc/self/fd/{number}")
-        except OSError:
-            found[number] = ""
-    return found
-
-def task(value):
-    print("printed")
-    print("printed", file=sys.stderr)
-    os.write(os.open(os.devnull, os.O_WRONLY), b"x")
-    return value + 1, streams()
-
-dask.config.set({"scheduler": dask_mars.get, "dask-mars.num-workers": 1})
-results = [float(da.ones(100, chunks=10).sum().compute()), *streams().values()]
-value, seen = dask.delayed(task)(2).compute()
-results += [value, *seen.values(), *streams().values()]
-with open(sys.argv[1], "w") as file:
-    print(*results, sep="\\n", file=file)
-"""
-
-
-@pytest.mark.nightly
-def test_streams_that_are_closed(scripts: Scripts, tmp_path: Path) -> None:
-    script, out = scripts.write("closed.py", COMPUTE), tmp_path / "out"
-    redirections = "<&- >&- 2>&-"
-    done = subprocess.run(
-        ["sh", "-c", f'exec "$@" {redirections}', "sh", sys.executable, str(script), str(out)],
-        env=environment_for_scripts(scripts.marker),
-        cwd=scripts.directory,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    first, *lines = out.read_text().splitlines()
-    value = lines[3]
-    assert (first, value) == ("100.0", "3")
-    # Nothing of ours is taken for a stream, neither here nor there.
-    assert not [name for name in lines if "memfd" in name or "socket" in name]
-    assert (done.stdout, done.stderr) == (b"", b"")
-
+from tests.conftest import Scripts
 
 CLOSED_LATER = """
 import os

@@ -12,7 +12,6 @@ import re
 import signal
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 import warnings
@@ -323,18 +322,6 @@ def test_numbers_of_threads_that_the_user_has_set(runtime: Runtime, monkeypatch:
         assert templates.pid() != before or before is None
 
 
-@pytest.mark.nightly
-def test_who_has_set_threads_of_all_libraries_means_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in THREAD_COUNTS:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    names = ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMBA_NUM_THREADS"]
-    with Runtime(1) as runtime:
-        assert dask.delayed(variables)(names).compute(scheduler=runtime.get) == ["3", None, None, "1"]
-        environment = psutil.Process(runtime.engine().worker_pids()[0]).environ()
-        assert [environment.get(name) for name in names] == ["3", None, None, "1"]
-
-
 #: How a library says how many threads it uses.
 THREADS_OF: dict[str, Callable[[Any], int]] = {
     "numba": lambda numba: numba.get_num_threads(),
@@ -357,24 +344,6 @@ def test_libraries_use_one_thread_in_each_worker(library: str, get: Get) -> None
         return threads_of(importlib.import_module(library))
 
     assert dask.delayed(threads)().compute(scheduler=get) == 1
-
-
-@pytest.mark.nightly
-def test_settings_of_zarr_hold_in_workers(single: Runtime, zarr: Any) -> None:
-    def settings() -> list[Any]:
-        import zarr
-
-        return [zarr.config.get(name) for name in ("threading.max_workers", "async.concurrency", "array.order")]
-
-    look = dask.delayed(settings, pure=False)()
-    own = zarr.config.get("async.concurrency")
-    assert look.compute(scheduler=single.get) == [1, own, "C"]
-    with zarr.config.set({"threading.max_workers": 3, "async.concurrency": 2, "array.order": "F"}):
-        # In one that has imported zarr, and in one that has not.
-        assert look.compute(scheduler=single.get) == [3, 2, "F"]
-        with Runtime(1) as runtime:
-            assert look.compute(scheduler=runtime.get) == [3, 2, "F"]
-    assert look.compute(scheduler=single.get) == [1, own, "C"]
 
 
 def test_what_arrays_are_read_from_is_opened_once(single: Runtime, tmp_path: Path) -> None:
@@ -608,31 +577,6 @@ def test_what_tasks_print(get: Get, capsys: pytest.CaptureFixture[str]) -> None:
     assert captured.err == "trouble 3 ü\n"
 
 
-def print_from_threads(seconds: float) -> None:
-    """Have threads print for some time, and take turns as often as they can."""
-    sys.setswitchinterval(1e-6)
-    until_s = time.monotonic() + seconds
-
-    def go_on() -> None:
-        while time.monotonic() < until_s:
-            print("again")
-
-    for _ in range(3):
-        threading.Thread(target=go_on).start()
-
-
-@pytest.mark.nightly
-def test_threads_of_tasks_may_print_while_others_run(capsys: pytest.CaptureFixture[str]) -> None:
-    graph: dict[Any, Any] = {("x", number): (abs, number) for number in range(300)}
-    graph["sum"] = (sum, list(graph))
-    with Runtime(num_workers=1) as runtime:
-        runtime.get({"start": (print_from_threads, 0.5)}, "start")
-        until_s = time.monotonic() + 0.5
-        while time.monotonic() < until_s:
-            assert runtime.get(graph, "sum") == sum(range(300))
-    capsys.readouterr()
-
-
 def test_tasks_that_print_much(get: Get, capsys: pytest.CaptureFixture[str]) -> None:
     def talk() -> None:
         for number in range(2000):
@@ -791,21 +735,30 @@ def test_an_array_of_the_user_is_in_memory_once(single: Runtime) -> None:
     assert array.sum().compute(scheduler=single.get) == 1 << 20
 
 
-def test_a_chunk_is_freed_once_its_last_consumer_is_done(runtime: Runtime, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("make", "freed"),
+    [
+        (lambda: [dask.delayed(np.sum)(dask.delayed(large_array)(8))], 1),
+        # Small slices do not keep large chunks.
+        (lambda: [dask.delayed(large_array)(8)[:10] for _ in range(2)], 2),
+    ],
+    ids=["sum", "slices"],
+)
+def test_a_chunk_is_freed_once_its_last_consumer_is_done(
+    make: Callable[[], Any], freed: int, runtime: Runtime, tmp_path: Path
+) -> None:
     engine = runtime.engine()
-    source = dask.delayed(large_array)(8)
-    total = dask.delayed(np.sum)(source)
-    last = dask.delayed(lambda value: wait_for(tmp_path / "go on", value))(total)
+    last = dask.delayed(lambda *parts: wait_for(tmp_path / "go on", len(parts)))(*make())
     computing = in_background(last.compute, scheduler=runtime.get)
     try:
         assert eventually(lambda: engine._loop.machine.graphs and engine._runs, 5)
         run = next(iter(engine._runs.values()))
-        assert eventually(lambda: engine._loop.machine.counts(run.id)["FREED"] == 1, 5)
+        assert eventually(lambda: engine._loop.machine.counts(run.id)["FREED"] == freed, 5)
         assert eventually(lambda: not engine._blocks.counts, 1)
         assert not computing.done()
     finally:
         (tmp_path / "go on").touch()
-    assert computing.result(100) == 1 << 20
+    assert computing.result(100) == freed
 
 
 @on_linux
@@ -924,21 +877,6 @@ def test_processes_that_a_task_forks_have_arrays_of_their_own(single: Runtime) -
     assert dask.delayed(fork)(8).compute(scheduler=single.get) == (b"2098152.0", 1 << 20)
 
 
-def test_small_slices_do_not_keep_large_chunks(runtime: Runtime, tmp_path: Path) -> None:
-    slices = [dask.delayed(large_array)(8)[:10] for _ in range(2)]
-    last = dask.delayed(lambda *parts: wait_for(tmp_path / "go on", len(parts)))(*slices)
-    computing = in_background(last.compute, scheduler=runtime.get)
-    engine = runtime.engine()
-    try:
-        assert eventually(lambda: engine._runs, 5)
-        run = next(iter(engine._runs.values()))
-        assert eventually(lambda: engine._loop.machine.counts(run.id)["FREED"] == 2, 5)
-        assert eventually(lambda: not engine._blocks.counts, 1)
-    finally:
-        (tmp_path / "go on").touch()
-    assert computing.result(100) == 2
-
-
 kept: list[np.ndarray] = []
 
 
@@ -1040,25 +978,3 @@ def test_what_waits_behind_a_slow_task_goes_to_an_idle_worker(tmp_path: Path) ->
         graph = {("step", number): (step, number) for number in range(400)}
         pids = runtime.get(graph, list(graph))
     assert pids[3] != pids[4]
-
-
-@pytest.mark.nightly
-def test_a_script_in_which_a_child_of_fork_computes(scripts: Any) -> None:
-    script = scripts.write(
-        "forks.py",
-        textwrap.dedent(
-            """
-            import os, warnings
-            import dask.array as da, dask_mars
-            warnings.simplefilter("ignore")
-            array = da.arange(1000, chunks=100)
-            print(array.sum().compute(scheduler=dask_mars.get), flush=True)
-            child = os.fork()
-            print(array.max().compute(scheduler=dask_mars.get), flush=True)
-            if child:
-                print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-            """
-        ),
-    )
-    done = scripts.run(str(script))
-    assert (done.stdout.split(), done.stderr, done.returncode) == (["499500", "999", "999", "0"], "", 0)

@@ -137,11 +137,3 @@ def test_everything_is_computed(mars: Runtime) -> None:
     assert dask.compute(first, dask.delayed(slow)(2), scheduler=mars.get) == (2, 3)
     persisted = x.persist(scheduler=mars.get)
     np.testing.assert_allclose(persisted.mean().compute(scheduler=mars.get), x.mean().compute())
-
-
-@pytest.mark.nightly
-def test_a_small_store_is_enough(order: Order) -> None:
-    x = da.random.default_rng(0).random((500, 500), chunks=100)
-    with dask.config.set({"dask-mars.store-limit": "1 MiB"}), Runtime(2) as runtime:
-        got = (x @ x.T).sum().compute(scheduler=runtime.get)
-    np.testing.assert_allclose(got, (x @ x.T).sum().compute(scheduler="sync"))

@@ -51,12 +51,6 @@ def test_workers_that_are_missing_are_starting_if_there_is_work():
     assert explain(checked.machine, runs, {}).startswith("no workers yet, which are starting;")
 
 
-def test_what_runs_is_in_somebodys_hands():
-    checked = CheckedMachine()
-    checked.submit(*CHAIN)
-    assert told(checked, "a", *CHAIN) == [f"{A} is dispatched to worker 0, and next or running"]
-
-
 def test_what_waits_leads_to_what_it_waits_for():
     checked = CheckedMachine()
     checked.submit(*CHAIN)

@@ -8,7 +8,6 @@ import logging
 import os
 import random
 import sys
-import textwrap
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -102,20 +101,6 @@ def test_memory_goes_back_when_nobody_calls_anything():
         assert eventually(lambda: arena_bytes(engine) < MIB, 10)
         assert eventually(lambda: engine._loop.timeout_s() is None)
         assert len(engine.worker_pids()) == 2
-
-
-@pytest.mark.nightly
-@on_linux
-def test_what_a_worker_refers_to_does_not_keep_the_rest():
-    """A task that keeps an input has its worker look for the end of that, which is no reason to keep the rest."""
-    settings = {"dask-mars.idle-timeout": None}
-    with dask.config.set(settings), constants(idle_trim_s=0.1), Runtime(num_workers=1) as runtime:
-        engine = runtime.engine()
-        small, large = (dask.delayed(np.ones)(MIB * factor // 8) for factor in (1, 16))
-        kept = dask.delayed(keep)(small)
-        total = dask.delayed(np.sum)(large)
-        assert dask.compute(kept, total, scheduler=runtime.get) == (None, 2 * MIB)
-        assert eventually(lambda: arena_bytes(engine) < 2 * MIB, 10)
 
 
 #: What tasks leave behind in their worker.
@@ -329,29 +314,3 @@ def test_a_runtime_without_workers_can_be_closed(brief, tmp_path, is_slow):
     assert brief.explain() == "no workers are running"
     assert not engine._thread.is_alive()
     del persisted
-
-
-@pytest.mark.nightly
-def test_nothing_is_left_when_a_process_without_workers_is_killed(scripts):
-    script = scripts.write(
-        "killed.py",
-        textwrap.dedent(
-            """
-            import time
-            import dask, dask_mars
-            import dask.array as da
-            dask.config.set({"dask-mars.idle-timeout": "20 ms"})
-            runtime = dask_mars.Runtime(2)
-            array = da.ones(10**6, chunks=10**5).persist(scheduler=runtime.get)
-            while runtime.engine().worker_pids():
-                time.sleep(0.01)
-            print("ended", flush=True)
-            time.sleep(60)
-            """
-        ),
-    )
-    with scripts.start(str(script)) as process:
-        assert process.stdout.readline() == "ended\n"
-        process.kill()
-        process.wait(100)
-        assert eventually(lambda: not scripts.left(), 3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -199,10 +198,6 @@ def make(number: int) -> np.ndarray:
 
 def use(block: np.ndarray, total: float, step: int) -> float:
     assert (block == block[0]).all()
-    marker = os.environ.get("DASK_MARS_TEST_MARKER")
-    if marker and block[0] == 3 and not Path(marker).exists():
-        Path(marker).touch()
-        os.kill(os.getpid(), signal.SIGKILL)
     return float(block[0]) + total * step
 
 
@@ -240,16 +235,6 @@ def test_what_leaves_again_is_not_written_again(small, loaded, written):
     assert list(small.get(dsk, list(second))) == [number + 2 * 66 + 0.0 - 66 for number in range(12)]
     assert len(loaded) > 2
     assert len(set(written)) == len(written)
-
-
-@pytest.mark.nightly
-def test_a_worker_that_is_killed_while_it_reads_loses_nothing(small, loaded, spilled, tmp_path, monkeypatch):
-    monkeypatch.setenv("DASK_MARS_TEST_MARKER", str(tmp_path / "killed"))
-    dsk, keys, expected = used_after_all_are_made(times=3)
-    assert list(small.get(dsk, keys)) == expected
-    assert (tmp_path / "killed").exists()
-    assert loaded
-    assert files(spilled) == []
 
 
 # -- ahead of need ------------------------------------------------------------------------------------------------

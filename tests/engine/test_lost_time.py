@@ -13,10 +13,9 @@ import pytest
 
 from dask_mars import Runtime
 from dask_mars.engine import startup
-from dask_mars.engine.lost_time import has_lock, lost_s
+from dask_mars.engine.lost_time import lost_s
 from dask_mars.limits import PROC
 from dask_mars.optimize import library_code
-from tests.conftest import eventually
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -56,24 +55,6 @@ def kinds(runtime: Runtime) -> list[bool]:
 
 def lost(runtime: Runtime) -> float:
     return runtime.engine()._loop.startup._lost_s
-
-
-@pytest.mark.nightly
-@pytest.mark.skipif(not has_lock(), reason="threads wait for no lock")
-def test_all_threads_but_one_are_replaced_that_wait_for_each_other(runtime: Runtime) -> None:
-    calls = [dask.delayed(hold_the_lock)(number) for number in range(8)]
-    expected = dask.compute(*calls, scheduler="sync")
-    deadline = time.monotonic() + 40
-    while not runtime.engine().worker_pids():
-        assert dask.compute(*calls, scheduler=runtime.get) == expected
-        assert time.monotonic() < deadline
-    assert eventually(lambda: kinds(runtime) == [False, True], 30)
-    # Nobody waits any more, and so it stays.
-    before = lost(runtime)
-    for _ in range(3):
-        assert dask.compute(*calls, scheduler=runtime.get) == expected
-    assert lost(runtime) == before
-    assert kinds(runtime) == [False, True]
 
 
 def test_nothing_is_lost_to_a_lock_that_is_off(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:

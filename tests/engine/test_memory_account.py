@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from tests.tasks import large_array, wait_for
 
 pytestmark = pytest.mark.timeout(300)
 
-Get = Callable[..., Any]
 MIB, GIB = 1 << 20, 1 << 30
 
 

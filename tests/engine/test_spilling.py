@@ -69,17 +69,6 @@ def test_results_are_those_of_threads(name, small, written, spilled):
     assert files(spilled) == []
 
 
-@pytest.mark.nightly
-def test_dataframes_go_to_disk(small, written):
-    pd = pytest.importorskip("pandas")
-    dd = pytest.importorskip("dask.dataframe")
-    frame = pd.DataFrame({"a": np.arange(1_000_000.0), "b": np.arange(1_000_000) % 7})
-    lazy = dd.from_map(lambda number: frame.iloc[number * 100_000 : (number + 1) * 100_000].copy(), range(10))
-    total = (lazy.a - lazy.a.mean()).std()
-    assert total.compute(scheduler=small.get) == pytest.approx(frame.a.std())
-    assert written
-
-
 def test_objects_of_many_buffers_and_large_headers(small, written):
     made = [dask.delayed(lambda n: {"x": np.full(300_000, n), "y": "é" * 500_000 + str(n)})(n) for n in range(8)]
     total = dask.delayed(lambda parts: [(part["x"].sum(), part["y"][-1]) for part in parts])(made)

@@ -6,7 +6,6 @@ import decimal
 import functools
 import operator
 import os
-import textwrap
 import threading
 import time
 import warnings
@@ -283,24 +282,6 @@ def test_a_task_that_writes_into_the_users_array_does_so(runtime: Runtime, writa
     assert array[0, 5] == 7.0
 
 
-@pytest.mark.nightly
-@pytest.mark.usefixtures("tests_are_a_library")
-def test_processes_that_take_over_get_copies_of_the_users_arrays(
-    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(startup, "_SMALL_S", 0)
-    monkeypatch.setattr(startup, "_PATIENCE_S", 0.05)
-    monkeypatch.setattr(startup, "_STARTS", 0)
-    monkeypatch.setattr(startup, "_COPIED_BYTES_PER_S", float("inf"))
-    array = numbers(3000)
-    x = da.from_array(array, chunks=100)
-    expected = x.std().compute(scheduler="threads")
-    deadline = time.monotonic() + 200
-    while threads() or not runtime.engine().worker_pids():
-        assert float(x.std().compute(scheduler=runtime.get)) == pytest.approx(expected, rel=1e-12)
-        assert time.monotonic() < deadline
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("tests_are_a_library")
 def test_an_array_that_is_a_result_may_be_given_back(runtime: Runtime) -> None:
@@ -482,32 +463,6 @@ def test_after_idleness_threads_compute_first_again() -> None:
         assert eventually(lambda: not engine.worker_pids())
         random_means().compute(scheduler=runtime.get)
         assert engine.worker_pids() == []
-
-
-@pytest.mark.nightly
-def test_the_interpreter_may_end_meanwhile(scripts: Any) -> None:
-    script = scripts.write(
-        "ends.py",
-        textwrap.dedent(
-            """
-            import threading, time
-            import dask, dask.array as da, dask_mars
-            from dask_mars.optimize import library_code
-            library_code.LIBRARIES |= {"time"}
-            x = da.random.default_rng(1).random((2000, 2000), chunks=500)
-            first = x.sum().compute(scheduler=dask_mars.get)
-            sleeping = [dask.delayed(time.sleep)(3)]
-            options = {"scheduler": dask_mars.get}
-            threading.Thread(target=dask.compute, args=sleeping, kwargs=options, daemon=True).start()
-            time.sleep(0.3)
-            print(round(first / 4e6, 1), flush=True)
-            """
-        ).replace("LIBRARIES |=", "LIBRARIES = library_code.LIBRARIES |"),
-    )
-    with scripts.start(str(script)) as process:
-        assert process.stdout.readline() == "0.5\n"
-        assert process.wait(100) == 0
-    assert not scripts.left()
 
 
 def test_a_forked_process_computes_on_its_own(runtime: Runtime) -> None:

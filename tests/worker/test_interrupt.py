@@ -12,8 +12,6 @@ import re
 import signal
 import subprocess
 import sys
-import textwrap
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -29,12 +27,13 @@ from dask_mars import Runtime
 from dask_mars.client.computation import GraphComputation
 from dask_mars.engine.cancellation import Cancellation
 from dask_mars.engine.graph_run import GraphRun
-from dask_mars.errors import Cancelled, ExecutionInterrupted, MarsError
+from dask_mars.errors import ExecutionInterrupted, MarsError
 from dask_mars.graph.chunks import Operand, Step
 from dask_mars.graph.ids import write_subtask_id
 from dask_mars.protocol.control import COMPUTE, NO_CHUNK, STEP_AT, ControlPage, page_bytes, to_stop
 from dask_mars.protocol.locks import InterprocessLock
 from dask_mars.worker.interrupts import SIGNAL, may_interrupt
+from tests.background import Background
 from tests.conftest import eventually, limit_with_room, shared_runtime
 from tests.tasks import large_array, note, note_name, notes, pid_of, wait_for
 
@@ -53,40 +52,6 @@ def strict(private_tmp: Path) -> Iterator[Runtime]:
     """One worker whose task has a tenth of a second."""
     with dask.config.set({"dask-mars.cancel-grace": "100 ms"}), shared_runtime(1) as runtime:
         yield runtime
-
-
-class Background:
-    """A graph that is computed in a thread of its own."""
-
-    def __init__(self, runtime: Runtime, graph: dict[str, Any], key: str) -> None:
-        self.runtime, self.key = runtime, key
-        self.outcome: Any = None
-        self._thread = threading.Thread(target=self._compute, args=(graph,))
-        self._thread.start()
-
-    def _compute(self, graph: dict[str, Any]) -> None:
-        try:
-            self.outcome = self.runtime.get(graph, self.key)
-        except BaseException as error:
-            self.outcome = error
-
-    @property
-    def graph_id(self) -> int | None:
-        return next((n for n, run in [*self.runtime.engine()._runs.items()] if self.key in run.graph.ids), None)
-
-    def is_at(self, step: str, key: str | None = None) -> bool:
-        workers = self.runtime.state()["workers"]
-        return [(worker["running"], worker["step"]) for worker in workers] == [(key or self.key, step)]
-
-    def cancel(self) -> None:
-        assert self.runtime.cancel(self.graph_id)
-        self.end()
-        assert isinstance(self.outcome, Cancelled)
-
-    def end(self) -> Any:
-        self._thread.join(100)
-        assert not self._thread.is_alive()
-        return self.outcome
 
 
 def pid(runtime: Runtime) -> int:
@@ -249,34 +214,6 @@ def test_settings_of_the_user_are_restored(patient: Runtime, tmp_path: Path) -> 
         return np.geterr(), os.getcwd(), os.environ.get("INTERRUPTED"), os.getpid()
 
     assert patient.get({"x": (settings,)}, "x") == (np.geterr(), os.getcwd(), None, before)
-
-
-@pytest.mark.nightly
-def test_ctrl_c_goes_the_same_way(scripts: Any) -> None:
-    text = textwrap.dedent(
-        """
-        import time, dask_mars
-        def sleep():
-            try:
-                open("started", "a").close()
-                time.sleep(60)
-            finally:
-                open("cleaned up", "a").close()
-        runtime = dask_mars.Runtime(1).start()
-        before = runtime.get({"x": (__import__("os").getpid,)}, "x")
-        try:
-            runtime.get({"x": (sleep,)}, "x")
-        except KeyboardInterrupt as error:
-            print(type(error).__name__, flush=True)
-        print(before == runtime.get({"x": (__import__("os").getpid,)}, "x"))
-        """
-    )
-    script = scripts.write("interrupted.py", text)
-    with scripts.start(str(script), env={"DASK_DASK_MARS__CANCEL_GRACE": "60 s"}) as process:
-        assert eventually(lambda: (scripts.directory / "started").exists(), 20)
-        os.killpg(process.pid, signal.SIGINT)
-        assert process.communicate(timeout=20) == ("KeyboardInterrupt\nTrue\n", "")
-    assert (scripts.directory / "cleaned up").exists()
 
 
 # -- tasks that it cannot ---------------------------------------------------------------------------------------
