@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import subprocess
+import urllib.request
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -41,6 +44,24 @@ def nothing_is_left(cluster: Any) -> bool:
     agents = cluster.workers.values()
     stored = sum(agent.engine.inspection.state()["store"]["stored_bytes"] for agent in agents)
     return not stored and not any(agent.data or agent._subtasks for agent in agents)
+
+
+def ended(process: subprocess.Popen[str], timeout_s: float = PATIENCE_S) -> int:
+    """Wait for a process; what it has written tells why it goes on."""
+    try:
+        process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        pytest.fail(f"it goes on: {process.communicate()}")
+    return process.returncode
+
+
+def asked(client: Client, path: str, token: str = "", **options: Any) -> Any:
+    """Ask the web API at a client's scheduler."""
+    url = client.dashboard_link.replace("/status", f"/mars/api/v1/{path}")
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers, **options), timeout=20) as answer:
+        return json.load(answer)
 
 
 class Place:

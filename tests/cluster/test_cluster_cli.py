@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,7 +14,6 @@ from typing import Any
 
 import dask
 import dask.array as da
-import numpy as np
 import psutil
 import pytest
 from click.testing import CliRunner
@@ -26,6 +23,7 @@ import dask_mars
 from dask_mars import config
 from dask_mars.cluster import cli
 from dask_mars.cluster.cli import _name, _processes, main
+from tests.cluster.conftest import ended
 from tests.conftest import Scripts, eventually
 from tests.tasks import large_array, notes, sum_after
 
@@ -49,16 +47,6 @@ def client(scheduler: LocalCluster) -> Iterator[Client]:
 
 def agents(client: Client) -> dict[str, Any]:
     return {told["name"]: told for told in client.scheduler_info()["workers"].values() if "dask-mars" in told}
-
-
-def ended(process: subprocess.Popen[str], timeout_s: float = 30.0) -> int:
-    """Wait for a process; what it has written tells why it goes on."""
-    try:
-        process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        pytest.fail(f"it goes on: {process.communicate()}")
-    return process.returncode
 
 
 def test_an_agent_under_its_nanny(scripts: Scripts, scheduler, client, tmp_path):
@@ -87,34 +75,6 @@ def test_an_agent_under_its_nanny(scripts: Scripts, scheduler, client, tmp_path)
         assert ended(process) == 0
     assert not pid_file.exists()
     assert eventually(lambda: not agents(client), 5)
-
-
-@pytest.mark.nightly
-def test_what_the_processes_of_a_host_have_loaded(scripts: Scripts, scheduler, client, tmp_path):
-    heavy = ("dask.array", "pandas", "scipy", "xarray")
-
-    def loaded(but=()):
-        return [name for name in heavy if name in sys.modules and name not in but]
-
-    def through_xarray(block):
-        import xarray
-
-        return da.from_array(xarray.DataArray(da.from_array(block, chunks=2))).chunks
-
-    get = partial(dask_mars.get, client=client)
-    options = f"--name alice --nworkers 1 --local-directory {tmp_path} --no-dashboard"
-    with scripts.start(*COMMAND, scheduler.scheduler_address, *options.split()) as process:
-        assert eventually(lambda: "alice" in agents(client), 60)
-        assert list(client.run(loaded, nanny=True).values()) == [[]]
-        assert da.ones(4, chunks=2).sum().compute(scheduler=get) == 4
-        assert list(client.run(loaded, ["scipy"]).values()) == [["dask.array"]]
-        assert dask.delayed(loaded)(["scipy"]).compute(scheduler=get) == ["dask.array"]
-        pytest.importorskip("xarray")
-        ones = np.ones(4)
-        assert client.submit(through_xarray, ones).result() == ((2, 2),)
-        assert dask.delayed(through_xarray)(ones).compute(scheduler=get) == ((2, 2),)
-        process.send_signal(signal.SIGTERM)
-        assert ended(process) == 0
 
 
 def test_a_host_that_leaves_hands_on_what_it_has_and_one_that_dies_is_made_up_for(

@@ -441,19 +441,6 @@ def same_frames(ours: Any, theirs: Any) -> None:
     )
 
 
-@pytest.mark.nightly
-def test_a_shuffle_between_workers_survives_the_loss_of_an_agent(tmp_path):
-    def make(folder: Path) -> Any:
-        def slow(part: pd.DataFrame) -> pd.DataFrame:
-            linger(folder / "begun", folder / "again", 0)
-            return part
-
-        return frame().map_partitions(slow, meta=frame()._meta).shuffle("a").b.sum()
-
-    with cluster_of_agents(2) as cluster, Client(cluster):
-        assert lost_in_the_middle(cluster, tmp_path / "sent", make) == 7140
-
-
 # -- in Dask's own threads ------------------------------------------------------------------------------------
 
 

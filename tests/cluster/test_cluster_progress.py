@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import io
-import json
 import operator
 import os
 import threading
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,10 +18,8 @@ import pytest
 from dask.cache import Cache
 from dask.callbacks import Callback
 from dask.diagnostics import CacheProfiler, ProgressBar
-from distributed import Client, Scheduler, wait
+from distributed import Client, wait
 from distributed.client import FutureCancelledError
-from distributed.utils_test import gen_test
-from tornado.httpclient import AsyncHTTPClient
 
 import dask_mars
 from dask_mars.cluster import monitor, progress
@@ -35,12 +31,11 @@ from dask_mars.engine.listeners import listeners
 from dask_mars.optimize.convert import convert
 from dask_mars.scheduler.events import GraphPlan
 from tests.background import in_background
-from tests.cluster.conftest import nothing_is_left
+from tests.cluster.conftest import asked, nothing_is_left
 from tests.conftest import cluster_of_agents, eventually
 from tests.observe.test_diagnostics import Recorder
 from tests.tasks import fail_first, note, noted, notes, wait_for
 
-Get = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("by_value")
 
 TOPIC = "dask-mars-progress"
@@ -382,12 +377,6 @@ def installed(cluster: Any) -> Dashboard:
     return monitor.install(cluster.scheduler)
 
 
-def asked(client: Client, path: str, **options: Any) -> Any:
-    url = client.dashboard_link.replace("/status", f"/mars/api/v1/{path}")
-    with urllib.request.urlopen(urllib.request.Request(url, **options), timeout=20) as answer:
-        return json.load(answer)
-
-
 def test_operands_in_progress(client, get, cluster, installed, tmp_path):
     path = tmp_path / "go"
     assert monitor.install(cluster.scheduler) is installed
@@ -416,17 +405,6 @@ def test_what_failed_and_what_is_kept_is_not_in_progress(client, get, installed,
     with pytest.raises(OSError, match="failure"):
         get({"a": (fail_first, str(tmp_path / "n"), 9, 1)}, "a")
     assert eventually(lambda: not installed._computations and not installed._computation_of, PATIENCE_S)
-
-
-@gen_test()
-async def test_pages_are_where_the_scheduler_has_its_own():
-    async with Scheduler(dashboard_address="127.0.0.1:0", http_prefix="/some/where", port=0) as scheduler:
-        monitor.install(scheduler)
-        port = scheduler.http_server.port
-        for path in ("mars/api/v1/state", "mars/individual-plots.json", "health"):
-            answer = await AsyncHTTPClient().fetch(f"http://127.0.0.1:{port}/some/where/{path}")
-            assert answer.code == 200
-    await asyncio.sleep(0)
 
 
 def test_persist_calls_none(client):

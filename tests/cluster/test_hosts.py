@@ -22,7 +22,7 @@ from distributed import Client, Security, futures_of, wait
 import dask_mars
 from tests.conftest import environment_for_scripts, eventually, shared_hosts
 from tests.namespaces import Host, Network, why_not
-from tests.tasks import notes, pass_on, sum_of_blocks
+from tests.tasks import notes, pass_on
 
 WHY_NOT = why_not()
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)]
@@ -248,35 +248,6 @@ def test_hosts_exchange_what_they_have_computed(client, tmp_path):
         # More than a chunk of it, and nobody but the other host had any.
         assert host.traffic()[0] - received > 300 * 300 * 8
         assert host.traffic()[1] - sent > 300 * 300 * 8
-
-
-@pytest.mark.nightly
-def test_three_unequal_hosts(tmp_path):
-    """Seed 003, worker selection: by input bytes, then by free resources, as they really are."""
-    verbose = {"DASK_LOGGING__DASK_MARS": "info"}
-    with Site(tmp_path, options=["--preload", "dask_mars.scheduler"], **verbose) as site:
-        site.agent("fast", DESK="fast")
-        site.agent("slow", DESK="slow", SECONDS="0.3")
-        site.agent("small", "--memory-limit=256MiB", DESK="small")
-        with site.client() as client:
-            client.wait_for_workers(3, timeout=LONG_S)
-            with dask.annotate(workers=["fast"]):
-                large = [dask.delayed(np.full)(1_500_000, float(number)) for number in range(16)]
-            with dask.annotate(workers=["slow"]):
-                small = [dask.delayed(np.full)(10, float(number)) for number in range(32)]
-            # Nobody declares sizes: two inputs of three are thought to be the larger part.
-            joined = [
-                dask.delayed(sum_of_blocks)(tmp_path, block, *small[2 * number : 2 * number + 2])
-                for number, block in enumerate(large)
-            ]
-            found = dask.compute(joined, scheduler=dask_mars.get)[0]
-            assert found == dask.compute(joined, scheduler="sync")[0]
-            fast = agents(client)["fast"]["host"]
-        moves = [line for line in site.log(site.scheduler).splitlines() if " goes to tcp://" in line]
-        computed = notes(tmp_path / "summed")
-        print(*moves, *[(name, computed.count(name)) for name in ("fast", "slow", "small")], sep="\n")
-        assert any(f" goes to tcp://{fast}:" in line for line in moves)
-        assert computed.count("slow") < computed.count("fast") + computed.count("small")
 
 
 def test_only_servers_of_dask_listen(client):

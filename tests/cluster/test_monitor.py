@@ -28,6 +28,7 @@ from dask_mars.cluster.monitor import SchedulerMonitor
 from dask_mars.errors import Cancelled
 from dask_mars.web import pages
 from tests.background import in_background
+from tests.cluster.conftest import asked
 from tests.conftest import cluster_of_agents, eventually
 from tests.tasks import fail_first, wait_for
 from tests.web.described import OPENAPI
@@ -45,13 +46,6 @@ def client(cluster):
 @pytest.fixture
 def get(client):
     return dask_mars.get
-
-
-def asked(client: Client, path: str, token: str = "", **options: Any) -> Any:
-    url = client.dashboard_link.replace("/status", f"/mars/api/v1/{path}")
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    with urllib.request.urlopen(urllib.request.Request(url, headers=headers, **options), timeout=20) as answer:
-        return json.load(answer)
 
 
 def is_a(name: str, answer: Any) -> Any:
@@ -164,6 +158,8 @@ async def test_the_page_is_below_the_schedulers_prefix(monkeypatch):
         assert caught.value.response.headers["Location"] == "mars/?x=1"
         answer = await asker.fetch(at)
         assert (answer.effective_url, answer.body) == (f"{at}/", b"hello")
+        for path in ("/api/v1/state", "/individual-plots.json"):
+            assert (await asker.fetch(f"{at}{path}")).code == 200
         for path in ("/nothing", "/api/v1/nothing", "/../../status"):
             with pytest.raises(HTTPClientError):
                 await asker.fetch(f"{at}{path}")

@@ -25,12 +25,12 @@ from dask_mars.cluster import backend
 from dask_mars.cluster.cli import _reconnect_s, main
 from dask_mars.cluster.planning import AgentInfo
 from dask_mars.cluster.reconnection import _record_agents, patience_s
-from tests.conftest import Scripts, eventually
+from tests.cluster.conftest import ended
+from tests.conftest import PATIENCE_S, Scripts, eventually
 from tests.tasks import notes, pass_on_slowly
 
 pytestmark = pytest.mark.slow
 
-PATIENCE_S = 60.0
 AGENT = ["-m", "dask_mars.cluster.cli", "--nworkers=1", "--no-dashboard", "--memory-limit=512MiB"]
 
 
@@ -101,15 +101,6 @@ def others(process: subprocess.Popen[str]) -> list[psutil.Process]:
     """Return the processes of an agent but for its first, and for what Python starts to clean up behind others."""
     children = psutil.Process(process.pid).children(recursive=True)
     return [child for child in children if "multiprocessing.resource_tracker" not in " ".join(child.cmdline())]
-
-
-def ended(process: subprocess.Popen[str]) -> int:
-    try:
-        process.communicate(timeout=PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        pytest.fail(f"it goes on: {process.communicate()}")
-    return process.returncode
 
 
 @pytest.mark.nightly
