@@ -17,11 +17,8 @@ import pytest
 pytest.importorskip("tornado")
 pytest.importorskip("selenium", reason="without selenium no browser is steered")
 
-from tornado.web import Application
 
 import dask_mars
-from dask_mars.web.handlers import rules
-from dask_mars.web.handling import Site
 from tests.tasks import block_when_let, fail_on_block
 from tests.web.browser import CHROMIUM, DRIVER, Viewer, look
 from tests.web.services import running
@@ -202,28 +199,6 @@ def test_without_the_right_token_it_says_what_to_do(viewer, runtime, work):
         viewer.press(RUNNING)
         viewer.wait(lambda: viewer.all("#cancel"))
         viewer.leave()
-
-
-@pytest.mark.nightly
-def test_below_a_prefix(viewer, runtime, work, monkeypatch):
-    """As a proxy has it: `test_jupyterlab` runs one."""
-
-    def below(monitor, security, executor):
-        return Application(rules(Site(monitor, security, executor), "/proxy/8899"))
-
-    monkeypatch.setattr("dask_mars.web.server.make_application", below)
-    with runtime.serve() as server:
-        page = f"{server.url}proxy/8899/"
-        viewer.open(f"{page}?token={server.token}")
-        viewer.wait(lambda: viewer.all(RUNNING))
-        assert viewer.driver.current_url == page
-        viewer.press(RUNNING)
-        viewer.wait(lambda: viewer.value(finished) == 0)
-        viewer.press("#cancel")
-        viewer.press("dialog .danger")
-        viewer.reads("cancelled", ".about .state")
-        viewer.leave()
-    viewer.wait(lambda: work.raised)
 
 
 #: Of a phone and of a desk, in pixels.

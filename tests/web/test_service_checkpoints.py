@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import eventually, marked_processes
 from tests.tasks import notes
-from tests.web.services import RunningService, running
+from tests.web.services import RunningService
 
 pytest.importorskip("tornado")
 
@@ -67,22 +67,3 @@ def test_what_was_computed_is_not_computed_again(served, service, tmp_path: Path
     # One worker has one in its hands, and one may have been on its way to the disk.
     assert 30 <= len(notes(calls)) <= 34
     assert os.listdir(served.directory / "checkpoints") == []
-
-
-@pytest.mark.nightly
-def test_processes_may_die_often_as_long_as_they_get_on(tmp_path: Path) -> None:
-    calls = tmp_path / "calls"
-    with running(tmp_path / "d") as served:
-        with served.connect() as service:
-            submitted = service.submit(summed(calls, 40, 0.03))
-        for whom in ("runner", "runner", "front", "runner"):
-            goal = len(notes(calls)) + 5
-            assert eventually(lambda goal=goal: len(notes(calls)) >= goal, 60)
-            killed(served, whom)
-        with served.connect() as service:
-            again = service.computation(submitted.id)
-            assert again.wait(60)
-            assert np.isfinite(again.result())
-            assert again.summary()["attempt"] == 5
-        assert len(notes(calls)) <= 40 + 4 * 4
-        assert os.listdir(served.directory / "checkpoints") == []
