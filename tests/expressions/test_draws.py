@@ -288,12 +288,8 @@ def sum_of(source: Any, dtype: Any, length: int, out: Any, count: int = 1) -> bo
 
 @compiled
 @pytest.mark.parametrize("kind", KINDS)
-def test_sources_make_what_follows(kind):
-    for length in (1, 1023, 4096, 4097, 50_001):
-        assert_source_follows(kind, length)
-
-
-def assert_source_follows(kind: str, length: int) -> None:
+@pytest.mark.parametrize("length", [1, 1023, 4096, 4097, 50_001])
+def test_sources_make_what_follows(kind, length):
     generator, stream = np.random.Generator(np.random.PCG64(np.random.SeedSequence(8))), stream_of(8)
     before = numpys(kind, generator, 3)
     stream.fill(kind, np.empty_like(before), *draws._SAMPLES[kind][3])
@@ -463,19 +459,12 @@ class TestOperands:
     def test_reduction(self, function, axis):
         steps = (Step(0, (0, 1, 2, 3, 4, 5), ()), Step(1, (8, 6, 7), ("axis", "keepdims")))
         program = Operand("test", (DASK_FUNCTION, function), steps, 0, 8)
-        check(program, (*literals_of(), axis, True), lazy=True, exact=False)
-
-    def test_reductions_that_may_not_reassociate(self):
-        program = Operand(
-            "test",
-            (DASK_FUNCTION, np.sum),
-            (Step(0, (0, 1, 2, 3, 4, 5), ()), Step(1, (8, 6, 7), ("axis", "keepdims"))),
-            0,
-            8,
-        )
-        literals = (*literals_of(), (0, 1), True)
-        rewritten = with_expressions(program, reductions=False)
-        assert rewritten.run([], literals).tobytes() == program.run([], literals).tobytes()
+        literals = (*literals_of(), axis, True)
+        check(program, literals, lazy=True, exact=False)
+        # Those that may not reassociate have NumPy's bits.
+        if not isinstance(function, partial):
+            rewritten = with_expressions(program, reductions=False)
+            assert rewritten.run([], literals).tobytes() == program.run([], literals).tobytes()
 
     @pytest.mark.parametrize("shape", [(90, 40), (1, 40), (40,), (90, 1)])
     def test_beside_another_chunk(self, shape):
