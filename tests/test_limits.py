@@ -28,7 +28,6 @@ from dask_mars.limits import (
     note_start,
 )
 
-GIB = 1 << 30
 MACHINE_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="there is no /proc")

@@ -103,63 +103,6 @@ def test_a_program_on_standard_input(scripts: Any) -> None:
     assert not scripts.left()
 
 
-TIMEOUT_S = 100.0
-PICKLES_IN_TASKS = """
-import multiprocessing, os, pickle, sys
-import dask
-import dask_mars
-
-class Reading:
-    def __init__(self, value):
-        self.value = value
-
-def square(number):
-    return number * number
-
-class Unmentioned:
-    pass
-
-def there_and_back(value):
-    return pickle.loads(pickle.dumps(value))
-
-def load():
-    return there_and_back(square)(3), there_and_back(square) is square, os.getpid()
-
-def use(loaded):
-    with multiprocessing.get_context("fork").Pool(1) as pool:
-        squares = pool.map(square, [1, 2])
-        readings = pool.map(Reading, squares)
-    return there_and_back(Reading) is Reading, [reading.value for reading in readings], os.getpid()
-
-def names(*waits_for):
-    import __main__
-    return sorted({"Reading", "square"} & set(vars(__main__))), __main__.__file__, os.getpid()
-
-if __name__ == "__main__":
-    with dask.config.set({"scheduler": "mars", "dask-mars.num-workers": 1}):
-        loaded = dask.delayed(load)()
-        used = dask.delayed(use)(loaded)
-        again = dask.delayed(there_and_back)(used)
-        *values, pid = again.compute()
-        print(values, pid != os.getpid(), loaded.compute()[:2])
-        # What no task refers to is the program's alone.
-        print(type(dask.delayed(pickle.loads)(pickle.dumps(Unmentioned())).compute()) is Unmentioned)
-        # Nothing of one computation is there for the next.
-        left, file, pid = dask.delayed(names)().compute()
-        print(left, file == __file__, pid != os.getpid())
-"""
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(TIMEOUT_S + 10)
-@pytest.mark.parametrize("way", ["file", "module"])
-def test_pickles_that_tasks_make_of_what_the_script_defines(scripts: Any, way: str) -> None:
-    script = scripts.write("pickles.py", PICKLES_IN_TASKS)
-    arguments = ["-m", "pickles"] if way == "module" else [str(script)]
-    done = scripts.run(*arguments, timeout_s=TIMEOUT_S)
-    checked(done, "[True, [1, 4]] True (9, True)", "True", "[] True True")
-
-
 UNIMPORTED = """
 import os, sys
 import dask

@@ -23,7 +23,6 @@ from tests.checkpointing.test_checkpoint import ALL, blocks, interrupted
 #: Whether to search for minutes.
 LONG = "LONG" in os.environ
 Files = dict[str, bytes]
-Saved = tuple[ChunkGraph, str, Files, Files]
 
 
 def flipped(data: bytes, chance: random.Random) -> bytes:
