@@ -69,19 +69,6 @@ def test_a_case_is_run_beside_its_limit_and_reported(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["figures.json", "table.md"]
 
 
-@pytest.mark.nightly
-def test_errors_are_reported_with_their_time_and_peak(tmp_path):
-    arguments = ["-c", "result", "-p", "mars", "--limit", "300 MiB", "--rounds", "1", "--directory", str(tmp_path)]
-    result = CliRunner().invoke(main, ["memory", *arguments])
-    assert result.exit_code == 0, result.output
-    (line,) = [line for line in result.output.splitlines() if line.startswith("| result ")]
-    cells = [cell.strip() for cell in line.strip("|").split("|")]
-    assert cells[:6] == ["result", "300", "mars", "QuotaExceeded", "-", "-"]
-    assert 0 <= float(cells[6]) < 30
-    assert 0 < float(cells[8].strip("*")) < 2
-    assert cells[10] == ""
-
-
 def test_groups_of_cases_hold_every_case_once():
     assert [name for names in GROUPS.values() for name in names] == list(CASES)
     assert len(GROUPS["limits"]) >= 12

@@ -220,19 +220,6 @@ def test_two_runtimes_at_the_same_time(runtime: Runtime, single: Runtime) -> Non
     assert dask.delayed(pid_of)().compute(scheduler=runtime.get) in runtime.engine().worker_pids()
 
 
-def test_settings() -> None:
-    with dask.config.set({"dask-mars.num-workers": 5, "dask-mars.memory-limit": "3 GiB"}):
-        assert Runtime().settings.num_workers == 5
-        assert Runtime().settings.memory_limit == 3 << 30
-        assert Runtime(2).settings.num_workers == 2
-        with dask.config.set(num_workers=4):
-            assert Runtime().settings.num_workers == 4
-    assert Runtime(1, memory_limit="1 GiB").settings.memory_limit == 1 << 30
-    for wrong in ({"num_workers": -1}, {"num_workers": 0}, {"memory_limit": 0}, {"memory_limit": "much"}):
-        with pytest.raises(ValueError, match=r"\w"):
-            Runtime(**wrong)
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_process_gets_an_engine_of_its_own(runtime: Runtime) -> None:
