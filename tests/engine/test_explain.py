@@ -75,6 +75,8 @@ def test_retries_have_a_time():
     checked.submit((), default_retries=1)
     checked.post(ChunkFailed(0, 1, 0))
     assert told(checked, "a", ()) == [f"{A} is ready and will be tried again in 0.1 s"]
+    # To wait for time is no stall.
+    assert checked.machine.stalled() == []
 
 
 def test_steps_are_told():
@@ -232,13 +234,6 @@ def test_a_chunk_that_nobody_would_run_is_a_stall():
     assert checked.machine.stalled() == []
     checked.machine._dispatcher.remove_from_worker(CLIENT, graph, [1])
     assert checked.machine.stalled() == [1]
-
-
-def test_what_waits_for_time_is_no_stall():
-    checked = CheckedMachine()
-    checked.submit((), default_retries=1)
-    checked.post(ChunkFailed(0, 1, 0))
-    assert checked.machine.stalled() == []
 
 
 def test_results_that_nobody_takes_are_no_stall():

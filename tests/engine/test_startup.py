@@ -40,15 +40,17 @@ def wanted(decides: Startup, run: Any, now_s: float) -> int:
     return decides.wanted_processes([run], False, now_s)
 
 
-@pytest.mark.parametrize("num_workers", [2, 4])
-def test_processes_start_when_as_much_is_lost_as_their_start_takes(num_workers: int) -> None:
+# Threads that have not started lose nothing.
+@pytest.mark.parametrize(("num_workers", "threads"), [(2, 2), (4, 4), (64, 3)])
+def test_processes_start_when_as_much_is_lost_as_their_start_takes(num_workers: int, threads: int) -> None:
     decides, run = begun(100, num_workers)
+    decides.started = threads
     decides.note_finished(run, 10)
-    cost_s = START_S * (num_workers - 1)
-    decides.note_lost(Lost(cost_s - 0.1))
+    decides.note_lost(Lost(START_S * (threads - 1) - 0.1))
     assert wanted(decides, run, 1.0) == 0
     decides.note_lost(Lost(0.2))
-    assert wanted(decides, run, 1.0) == num_workers - 1
+    assert wanted(decides, run, 1.0) == threads - 1
+    assert num_workers < 64 or decides.due_s([run], 1.0) == 4.0
 
 
 @pytest.mark.parametrize(("chunks", "due_s"), [(1_000, 15.0), (2_000, 15.0), (5_000, 0.5)])
@@ -118,21 +120,21 @@ def test_much_work_starts_processes_unless_little_is_left() -> None:
     assert decides.due_s([run], 15.2) == pytest.approx(30.0)
 
 
-def test_four_seconds_are_enough_where_lost_time_is_not_measured() -> None:
+@pytest.mark.parametrize(
+    ("can_tell", "lost_s", "before", "after"),
+    [
+        pytest.param(False, 0.0, 0, 2, id="lost time is not measured"),
+        pytest.param(True, 1.0, 0, 0, id="little is lost"),
+        pytest.param(True, 1.8, 1, 2, id="a fifth is lost"),
+    ],
+)
+def test_four_seconds_are_enough(can_tell: bool, lost_s: float, before: int, after: int) -> None:
     decides, run = begun(2000)
-    decides.lost_time.can_tell = False
-    decides.note_finished(run, 1000)
-    assert wanted(decides, run, 3.9) == 0
-    assert wanted(decides, run, 4.1) == 2
-
-
-@pytest.mark.parametrize(("lost_s", "processes"), [(1.0, 0), (1.8, 2)])
-def test_four_seconds_are_enough_where_threads_lose_a_fifth_of_their_time(lost_s: float, processes: int) -> None:
-    decides, run = begun(2000)
+    decides.lost_time.can_tell = can_tell
     decides.note_finished(run, 1000)
     decides.note_lost(Lost(lost_s))
-    assert wanted(decides, run, 3.9) == (1 if lost_s >= START_S else 0)
-    assert wanted(decides, run, 4.1) == processes
+    assert wanted(decides, run, 3.9) == before
+    assert wanted(decides, run, 4.1) == after
 
 
 def test_threads_stay_while_copies_of_the_users_arrays_would_take_longer_than_they_lose() -> None:
@@ -176,17 +178,6 @@ def test_what_is_left_takes_as_long_as_what_is_done_now() -> None:
         decides.note_finished(run, 49)
         decides.note([run], now_s)
     assert not decides.is_worth_joining([run], 2.4)
-
-
-def test_threads_that_have_not_started_lose_nothing() -> None:
-    decides, run = begun(100, 64)
-    decides.started = 3
-    decides.note_finished(run, 10)
-    decides.note_lost(Lost(2 * START_S - 0.1))
-    assert wanted(decides, run, 1.0) == 0
-    decides.note_lost(Lost(0.2))
-    assert wanted(decides, run, 1.0) == 2
-    assert decides.due_s([run], 1.0) == 4.0
 
 
 def test_why_there_are_processes_is_said() -> None:
