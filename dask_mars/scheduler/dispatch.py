@@ -279,12 +279,11 @@ class Dispatcher:
         """Keep the threads of the user's process busy within the memory limit."""
         parameters, memory = self._parameters, self.admission.memory
         client, queue = graph.client, graph.queues.client
-        threads = graph.plan.worker_limit or parameters.num_workers
-        # Each thread has another chunk at hand, or would wait for the GIL twice; small chunks go in batches.
-        most = 2 * threads
+        most = threads = graph.plan.worker_limit or parameters.num_workers
         if client.mean_s is not None:
+            # Small chunks go in batches, or threads would mostly wait for them.
             window = threads * parameters.window_s / max(client.mean_s, 1e-6)
-            most = max(most, min(int(window), parameters.batch_limit))
+            most = max(threads, min(int(window), parameters.batch_limit))
         chunks = []
         while queue and client.count < most:
             chunk = graph.queues.chunk_of(queue[0])
