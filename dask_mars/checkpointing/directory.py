@@ -34,11 +34,10 @@ _LOCAL_SCHEMES = ("file", "local")
 
 
 class ComputationDirectory:
-    """The directory of one computation.
+    """The directory of one computation."""
 
-    It exists once something is saved. The lock is beside it: most computations save nothing, and some file systems
-    need milliseconds to create and remove a directory.
-    """
+    # It exists once something is saved. The lock is beside it: most computations save nothing, and some file
+    # systems need milliseconds to create and remove a directory.
 
     def __init__(self, root: Path, identity: str) -> None:
         self.root = root
@@ -169,10 +168,8 @@ class ComputationDirectory:
         return Journal(self.path / f"{secrets.token_hex(8)}{_JOURNAL}", self.identity)
 
     def read(self) -> tuple[dict[tuple[Any, str], Saved], set[Any]]:
-        """Return the saved chunks, by key and form, and the keys of started chunks that must not start again.
-
-        Files of unexpected size are skipped.
-        """
+        """Return the saved chunks, by key and form, and the keys of started chunks that must not start again."""
+        # Files of unexpected size are skipped.
         saved: dict[tuple[Any, str], Saved] = {}
         begun: set[Any] = set()
         sizes = self._sizes()

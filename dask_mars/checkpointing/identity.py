@@ -18,11 +18,9 @@ _MOST_KEYS = 512
 
 
 def known_by(graph: ChunkGraph) -> tuple[str, bool]:
-    """Return the name of a computation, and the value of `has_lasting_keys`.
-
-    Requests for the same chunks have the same name. The keys of assemblies differ in each run; their inputs count
-    instead.
-    """
+    """Return the name of a computation, and the value of `has_lasting_keys`."""
+    # Requests for the same chunks have the same name. The keys of assemblies differ in each run; their inputs
+    # count instead.
     lasting, others = _roots(graph)
     digest = hashlib.sha256()
     for root in sorted(map(repr, lasting or others)):
@@ -76,11 +74,9 @@ def _is_assembly(layer: str) -> bool:
 
 
 def form_of(graph: ChunkGraph, chunk: int) -> str:
-    """Return what identifies a chunk's value besides its key.
-
-    Optimization may give a key to other values, such as the tuple of several reductions, and graphs must not mix
-    them up.
-    """
+    """Return what identifies a chunk's value besides its key."""
+    # Optimization may give a key to other values, such as the tuple of several reductions, and graphs must not
+    # mix them up.
     operand_id = graph.operand_of[chunk]
     if operand_id == DATA:
         return "data"

@@ -25,12 +25,11 @@ ASSUMED = Costs(record_s=1e-4, file_s=2e-3, byte_s=5e-9)
 
 
 class SavingPolicy:
-    """Decides which computed chunks to save, and which saved ones are superseded.
+    """Decides which computed chunks to save, and which saved ones are superseded."""
 
-    The risk of a chunk is the time that its loss would cost: its own duration, and its part of the risk of its
-    unsaved inputs. Each second of work is in the risk of one saved chunk at most, so that saving takes at most the
-    given share of the time.
-    """
+    # The risk of a chunk is the time that its loss would cost: its own duration, and its part of the risk of its
+    # unsaved inputs. Each second of work is in the risk of one saved chunk at most, so that saving takes at most
+    # the given share of the time.
 
     def __init__(
         self,

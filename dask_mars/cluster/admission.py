@@ -147,10 +147,8 @@ def wait_for_results(
     agents_with_files: Mapping[str, str],
     meanwhile: Callable[[], None],
 ) -> None:
-    """Wait for results while the hosts with their files live.
-
-    Dask would wait for a lost host forever.
-    """
+    """Wait for results while the hosts with their files live."""
+    # Dask would wait for a lost host forever.
     looked_s = time.monotonic()
     while True:
         states = {future.status for future in futures}

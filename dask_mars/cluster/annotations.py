@@ -125,11 +125,9 @@ class TaskAnnotations:
 
 
 def positions(subtasks: Sequence[Subtask], policy: str) -> Sequence[int]:
-    """Return the position of each subtask in a policy's order.
-
-    The default policy decides as chunks end, which Dask's priorities cannot; they keep the graph's order, in which
-    early chunks free the memory of others.
-    """
+    """Return the position of each subtask in a policy's order."""
+    # The default policy decides as chunks end, which Dask's priorities cannot; they keep the graph's order, in
+    # which early chunks free the memory of others.
     if policy in ("mars", "memory"):
         return [subtask.chunks[0] for subtask in subtasks]
     load_policy(policy)

@@ -51,10 +51,8 @@ class Selections:
 def with_selections(
     graph: ChunkGraph, slots: Sequence[int], fixed: Collection[int] = ()
 ) -> tuple[ChunkGraph, Selections, Sequence[int]]:
-    """Add a selection for each map output and each host with reducers of it.
-
-    The new graph reads no selection before `Selections.route`. Also return the new number of each chunk.
-    """
+    """Add a selection for each map output and each host with reducers of it."""
+    # The new graph reads no selection before `Selections.route`. Also return the new number of each chunk.
     reads = _reads_of_reducers(graph, fixed)
     if len(slots) < 2 or not reads:
         return graph, Selections(), range(len(graph))
@@ -123,10 +121,8 @@ def _hosts_of_reducers(reads: Mapping[int, Mapping[int, int]], slots: Sequence[i
 def _rebuilt(
     graph: ChunkGraph, parts: Mapping[int, Mapping[int, Collection[int]]]
 ) -> tuple[ChunkGraph, list[int], dict[tuple[int, int], int]]:
-    """Insert selections after their map outputs.
-
-    Also return the new number of each chunk, and the selection for a map output and a host.
-    """
+    """Insert selections after their map outputs."""
+    # Also return the new number of each chunk, and the selection for a map output and a host.
     selecting = len(graph.operands)
     operand = Operand("select", (select,), (Step(0, (0, 1), ()),), 1, 1)
     found = ChunkGraph(operands=[*graph.operands, operand], declared=graph.declared)

@@ -17,11 +17,10 @@ Json = dict[str, Any]
 
 
 class SchedulerMonitor:
-    """A `dask_mars.web.monitor.Monitor` of a cluster, for calls in the scheduler's event loop.
+    """A `dask_mars.web.monitor.Monitor` of a cluster, for calls in the scheduler's event loop."""
 
-    A subtask counts for the layer of its result. The scheduler does not know its other layers, the dependencies of
-    layers, and the output of agents.
-    """
+    # A subtask counts for the layer of its result. The scheduler does not know its other layers, the dependencies
+    # of layers, and the output of agents.
 
     def __init__(self, scheduler: Scheduler, dashboard: Dashboard) -> None:
         self._scheduler = scheduler
@@ -221,11 +220,9 @@ def _in_words(summary: Json) -> str:
 
 
 def install(scheduler: Scheduler) -> Dashboard:
-    """Install the dashboard in a scheduler, with a page at ``/mars/`` of its HTTP server.
-
-    The token of ``dask-mars.web.token`` is needed to cancel. Without one everyone may look, as on all of Dask's
-    pages.
-    """
+    """Install the dashboard in a scheduler, with a page at ``/mars/`` of its HTTP server."""
+    # The token of ``dask-mars.web.token`` is needed to cancel. Without one everyone may look, as on all of Dask's
+    # pages.
     dashboard: Dashboard | None = scheduler.plugins.get(Dashboard.name)
     if dashboard is None:
         dashboard = Dashboard(scheduler)

@@ -59,10 +59,8 @@ class AgentInfo:
 
 
 def find_agents(client: Client) -> list[AgentInfo]:
-    """Return the agents of a cluster, in the order of their addresses.
-
-    One that has just registered counts before it runs: the scheduler queues its tasks.
-    """
+    """Return the agents of a cluster, in the order of their addresses."""
+    # One that has just registered counts before it runs: the scheduler queues its tasks.
     return agents_among(workers_of(client))
 
 
@@ -99,10 +97,8 @@ def futures_of(client: Client, graph: ChunkGraph) -> dict[int, Future]:
 def find_replicas(
     client: Client, futures: Mapping[int, Future], hosts: Sequence[AgentInfo]
 ) -> dict[int, dict[int, int]]:
-    """Return the hosts that hold futures.
-
-    The result has, for each chunk on a host, its bytes by host id.
-    """
+    """Return the hosts that hold futures."""
+    # The result has, for each chunk on a host, its bytes by host id.
     if not futures:
         return {}
     places = {host.address: index for index, host in enumerate(hosts)}
@@ -188,10 +184,8 @@ def _estimate_seconds(graph: ChunkGraph, plan: GraphPlan, sizes: Sequence[int]) 
 
 
 def names_in_hashes(agents: Mapping[str, Any]) -> dict[str, str]:
-    """Return the names of agents for hashing, which stay the same when an agent leaves and rejoins.
-
-    A name is the user's, else the host, or the address where several agents share that.
-    """
+    """Return the names of agents for hashing, which stay the same when an agent leaves and rejoins."""
+    # A name is the user's, else the host, or the address where several agents share that.
     names = {
         address: get_address_host(address) if name in (address, None) else str(name)
         for address, name in agents.items()

@@ -163,11 +163,10 @@ def _on_topic_event(event: tuple[float, Mapping[str, Any]]) -> None:
 
 
 class ProgressReceiver:
-    """Reports each chunk of a computation to an observer once, its inputs first.
+    """Reports each chunk of a computation to an observer once, its inputs first."""
 
-    Reports of different hosts may overtake each other, lost chunks are computed again, and other workers than
-    agents send no reports. So the end of a chunk implies the end of its inputs.
-    """
+    # Reports of different hosts may overtake each other, lost chunks are computed again, and other workers than
+    # agents send no reports. So the end of a chunk implies the end of its inputs.
 
     def __init__(
         self,

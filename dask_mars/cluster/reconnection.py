@@ -106,10 +106,8 @@ def close_successors() -> None:
 
 
 def _close_if_ours(client: Client) -> None:
-    """Close a successor that has lost its scheduler, so that the next one takes its place.
-
-    If it gave up by itself later, Dask would never end its event loop.
-    """
+    """Close a successor that has lost its scheduler, so that the next one takes its place."""
+    # If it gave up by itself later, Dask would never end its event loop.
     with _lock:
         is_lost = client in _ours and client.status == "connecting"
         if is_lost:

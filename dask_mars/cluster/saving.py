@@ -66,10 +66,8 @@ class ClusterSaving:
         self._tainted = bytearray()
 
     def cut(self, graph: ChunkGraph, subtasks: Sequence[Subtask]) -> None:
-        """Record how the graph was cut.
-
-        Side effects in the user's process end with it, so that chunks there and their dependents are not saved.
-        """
+        """Record how the graph was cut."""
+        # Side effects in the user's process end with it, so that chunks there and their dependents are not saved.
         known = self._session.graph.ids
         self._fact_ids = [known.get(key, -1) for key in graph.keys]
         tainted = self._tainted = bytearray(len(graph))

@@ -52,10 +52,10 @@ class SubtaskAnnotation(NamedTuple):
 
 
 class AgentMemory(int):
-    """The memory of an agent as Dask's pages show it.
+    """The memory of an agent as Dask's pages show it."""
 
-    Dask's scheduler fails tasks that read more than its worker's memory. An agent reads in place, and from disk.
-    """
+    # Dask's scheduler fails tasks that read more than its worker's memory. An agent reads in place, and from
+    # disk.
 
     def __lt__(self, other: object) -> bool:
         """Return False, for any size: Python calls this for ``>`` with a plain number on the left."""
@@ -283,10 +283,8 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
             self._restrict(task, chosen)
 
     def _assignment(self, computation: str, key: Any) -> dict[Any, str]:
-        """Return the assigner's hosts for a computation's remaining subtasks without inputs.
-
-        The assigner runs again when the agents change, or for an unassigned subtask.
-        """
+        """Return the assigner's hosts for a computation's remaining subtasks without inputs."""
+        # The assigner runs again when the agents change, or for an unassigned subtask.
         changes, assigned = self._assigned.get(computation, (-1, {}))
         if changes != self._changes or not self._takes_work(assigned.get(key, "")):
             there = sorted(self._there())

@@ -51,10 +51,8 @@ def run_on_cluster(
     effects: SideEffects,
     saving: ClusterSaving | None,
 ) -> dict[int, Any]:
-    """Compute a chunk graph on a cluster.
-
-    The result has the value of each output, or its future if it is persisted, without a wait.
-    """
+    """Compute a chunk graph on a cluster."""
+    # The result has the value of each output, or its future if it is persisted, without a wait.
     graph, options = work.graph, work.request.options
     retries = int(config.get("retries") if options.retries is None else options.retries)
     name = uuid.uuid4().hex

@@ -233,10 +233,8 @@ class Packer:
 
 
 def task_of_large(key: Hashable, value: Any) -> Task | None:
-    """Return a task that returns a value of the user's; None for a small value, or one that cannot be pickled.
-
-    A scattered value would be lost with its host, and its dependents with it; Dask's scheduler keeps tasks.
-    """
+    """Return a task that returns a value of the user's; None for a small value, or one that cannot be pickled."""
+    # A scattered value would be lost with its host, and its dependents with it; Dask's scheduler keeps tasks.
     if sizeof(value) < _LARGE_BYTES:
         return None
     if isinstance(value, np.memmap):

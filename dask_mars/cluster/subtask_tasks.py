@@ -111,10 +111,8 @@ class SubtaskTasks:
         )
 
     def _output_groups(self, subtask: Subtask) -> list[list[int]]:
-        """Group the outputs of a subtask by the hosts that read them.
-
-        A group travels as one, through the agent's own memory, so that large groups are divided.
-        """
+        """Group the outputs of a subtask by the hosts that read them."""
+        # A group travels as one, through the agent's own memory, so that large groups are divided.
         output_groups: dict[tuple[frozenset[int], int, int], list[int]] = {}
         #: Number of full groups for each set of hosts, and the size of the last group.
         filled: dict[frozenset[int], tuple[int, int]] = {}

@@ -63,10 +63,8 @@ class Transfers:
 
     @contextlib.asynccontextmanager
     async def reserve(self, name: str, size_bytes: int) -> AsyncIterator[None]:
-        """Reserve room in the store for the block.
-
-        If there can never be enough, continue without: the reader of the values will report it.
-        """
+        """Reserve room in the store for the block."""
+        # If there can never be enough, continue without: the reader of the values will report it.
         engine = self.engine
         if engine is None or size_bytes < _LEAST_BYTES:
             yield

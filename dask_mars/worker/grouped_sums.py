@@ -32,10 +32,8 @@ _Array = np.ndarray[Any, Any]
 
 
 def grouped_sums(function: Any, reductions: bool = True) -> Any:
-    """Return a function that computes sums of flox's groups by slices, or the function itself.
-
-    Without `reductions`, flox adds up the partial results of several chunks in its own order.
-    """
+    """Return a function that computes sums of flox's groups by slices, or the function itself."""
+    # Without `reductions`, flox adds up the partial results of several chunks in its own order.
     module = attribute(function, "__module__")
     if module == "flox.core" and function.__name__ == "chunk_reduce":
         return partial(_reduce_chunk, function)

@@ -43,10 +43,8 @@ def is_in_task(frame: FrameType | None, caller: CodeType, whole: Collection[Code
 
 
 def may_interrupt(frame: FrameType | None, caller: CodeType, whole: Collection[CodeType]) -> bool:
-    """Return whether an exception raised in a frame would end the task, and nothing else.
-
-    Parameters as for `is_in_task`.
-    """
+    """Return whether an exception raised in a frame would end the task, and nothing else."""
+    # Parameters as for `is_in_task`.
     inner = frame
     while inner is not None and inner.f_code is not caller:
         if inner.f_code.co_filename in _WHOLE_FILES or inner.f_code.co_name == _FINALIZER:

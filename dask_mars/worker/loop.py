@@ -262,11 +262,9 @@ class WorkerProcess:
     # -- interruption -----------------------------------------------------------------------------------------
 
     def interrupt(self, signal_number: int, frame: FrameType | None) -> None:
-        """Handle the engine's signal.
-
-        Return queued chunks if the engine recalls them. Raise in the running task if its graph is cancelled, or if
-        its objects have exceeded the quota.
-        """
+        """Handle the engine's signal."""
+        # Return queued chunks if the engine recalls them. Raise in the running task if its graph is cancelled, or
+        # if its objects have exceeded the quota.
         if self._recall_attempts != recall_attempts(self._part) and is_in_task(frame, COMPUTE_CODE, (_SEND_NOW,)):
             self._recall_attempts = recall_attempts(self._part)
             self._return_queued()

@@ -100,10 +100,8 @@ class Outbox:
             self.flush(time.perf_counter())
 
     def retain(self, owners: list[tuple[Block, Bytes]]) -> None:
-        """Report blocks with remaining references after their task, such as a cache's.
-
-        The engine must know them before the task's end is reported, which may free them.
-        """
+        """Report blocks with remaining references after their task, such as a cache's."""
+        # The engine must know them before the task's end is reported, which may free them.
         used = still_used(owners)
         if used:
             self.retained += used

@@ -73,7 +73,7 @@ class _Hidden(MetaPathFinder):
     ) -> ModuleSpec | None:
         """Find nothing, and raise an error for these modules."""
         if fullname in self._names and threading.get_ident() == self._thread:
-            raise ModuleNotFoundError(name=fullname)
+            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
         return None
 
 

@@ -27,27 +27,21 @@ _LINKS = 20
 
 
 def is_about_writing(error: BaseException) -> bool:
-    """Return whether an exception or one of its causes reports read-only memory.
-
-    Libraries have exceptions of their own for it, and replace NumPy's.
-    """
+    """Return whether an exception or one of its causes reports read-only memory."""
+    # Libraries have exceptions of their own for it, and replace NumPy's.
     return any(map(_says_read_only, _chain(error)))
 
 
 def is_about_file_lock(error: BaseException) -> bool:
-    """Return whether an exception or one of its causes reports an HDF5 file that is locked.
-
-    The user's own process may have the file open for writing. Only that process can read what is not yet in the
-    file.
-    """
+    """Return whether an exception or one of its causes reports an HDF5 file that is locked."""
+    # The user's own process may have the file open for writing. Only that process can read what is not yet in the
+    # file.
     return any(map(_says_locked, _chain(error)))
 
 
 def is_about_main(error: BaseException) -> bool:
-    """Return whether an exception or one of its causes reports a name that ``__main__`` lacks.
-
-    The user's own process has the whole script, whereas only names that a graph refers to travel.
-    """
+    """Return whether an exception or one of its causes reports a name that ``__main__`` lacks."""
+    # The user's own process has the whole script, whereas only names that a graph refers to travel.
     return any(isinstance(link, Exception) and _says(_NOT_IN_MAIN, link) for link in _chain(error))
 
 
