@@ -10,6 +10,7 @@ import os
 import pickle
 import queue
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -270,11 +271,17 @@ class GraphComputation:
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._pool_size, thread_name_prefix="dask-mars-client")
-        for chunk in message.chunks:
-            # As in Dask's thread pool: NumPy's error state and other context variables hold in tasks.
-            self._pool.submit(contextvars.copy_context().run, self._run_in_pool, run, chunk)
+        are_submitted = threading.Event()
+        try:
+            for chunk in message.chunks:
+                # As in Dask's thread pool: NumPy's error state and other context variables hold in tasks.
+                self._pool.submit(contextvars.copy_context().run, self._run_in_pool, run, chunk, are_submitted)
+        finally:
+            are_submitted.set()
 
-    def _run_in_pool(self, run: GraphRun, chunk: int) -> None:
+    def _run_in_pool(self, run: GraphRun, chunk: int, are_submitted: threading.Event) -> None:
+        # A first chunk that keeps the GIL would hold up the start of the other threads.
+        are_submitted.wait()
         with self._lock:
             # `cancel` has told the engine that no further chunk begins.
             if self._cancelled:

@@ -43,7 +43,7 @@ from dask_mars.errors import (
 from dask_mars.protocol import channel
 from dask_mars.protocol.messages import Failed, Finished, Restored, Returned, Unretained, as_plain
 from tests.background import in_background
-from tests.conftest import eventually, limit_with_room
+from tests.conftest import eventually, limit_with_room, shared_runtime
 from tests.constants import constants
 from tests.tasks import die_first, fail_first, large_array, note, noted, notes, pid_of, wait_for
 
@@ -509,8 +509,15 @@ def test_ctrl_c_that_is_handled_and_that_is_not(scripts: Any) -> None:
     assert process.returncode == -signal.SIGINT
 
 
-def test_interrupts_at_any_moment(runtime: Runtime) -> None:
-    choose = random.Random(5)
+@pytest.fixture
+def patient() -> Iterator[Runtime]:
+    """Two workers that are not ended because a busy machine is slow to interrupt their tasks."""
+    with dask.config.set({"dask-mars.cancel-grace": "60 s"}), shared_runtime(2) as runtime:
+        yield runtime
+
+
+def test_interrupts_at_any_moment(patient: Runtime) -> None:
+    runtime, choose = patient, random.Random(5)
     values = [dask.delayed(lambda n: (time.sleep(0.002), large_array(0.1, n))[1][0])(n) for n in range(40)]
     pids = runtime.engine().worker_pids()
     main = threading.main_thread().ident
