@@ -95,7 +95,7 @@ class Lent:
 
 def lent_chunks(graph: ChunkGraph, copied_bytes: Mapping[int, int], most_bytes: int, frames: bool) -> Lent:
     """Return the chunks of library code that read the user's memory and results of such, and return less."""
-    candidates, values = set[int](), graph.values
+    candidates, values, outputs = set[int](), graph.values, set(graph.outputs)
     sizes = DeclaredSizes(graph)
     for chunk, sources in enumerate(graph.inputs if copied_bytes else ()):
         made = [source for source in sources if source in candidates]
@@ -103,8 +103,8 @@ def lent_chunks(graph: ChunkGraph, copied_bytes: Mapping[int, int], most_bytes: 
         if not sources or chunk in graph.restrictions or not (made or read_bytes >= _LEAST_BYTES):
             continue
         made_bytes, size = [sizes[source] for source in made], sizes[chunk]
-        if made and (size is None or None in made_bytes):
-            # Frames that are put together may be large.
+        if made and chunk not in outputs and (size is None or None in made_bytes):
+            # Frames that are put together may be large. Outputs come to this process in any case.
             continue
         are_here = all(
             source in candidates or (source in values and type(values[source]) is not PersistedChunk)

@@ -56,6 +56,15 @@ def pid_of_reduction(partial: Any, axis: Any, keepdims: bool) -> np.ndarray:
     return np.full((1,) * partial.ndim if keepdims else (), float(os.getpid()))
 
 
+def total_of_frame(frame: Any) -> Any:
+    return frame.sum()
+
+
+def pid_of_totals(totals: Any) -> Any:
+    """Return the process that combines frames."""
+    return totals.iloc[0] * 0 + os.getpid()
+
+
 def user_values(blocks: int = 2, size: int = _BLOCK) -> np.ndarray:
     return np.arange(blocks * size, dtype="f8")
 
@@ -124,6 +133,14 @@ def test_frames_are_lent_too(runtime: Runtime) -> None:
     found = ours.compute(scheduler=runtime.get).sort_index()
     pandas.testing.assert_series_equal(found, frame.groupby("key").value.sum())
     assert lending.losses._times
+
+
+@pytest.mark.usefixtures("tests_are_a_library")
+def test_outputs_that_combine_frames_are_lent(runtime: Runtime) -> None:
+    pandas, frames = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
+    many = frames.from_pandas(pandas.DataFrame({"value": np.arange(2.0 * _BLOCK)}), npartitions=2)
+    total = many.reduction(chunk=total_of_frame, aggregate=pid_of_totals, meta={"value": "f8"})
+    assert total.compute(scheduler=runtime.get).tolist() == [os.getpid()]
 
 
 def test_a_task_that_writes_into_the_users_array_does_so(runtime: Runtime) -> None:
