@@ -61,7 +61,7 @@ SETTINGS = (
         "up."),
     Setting("start-at-import", True, _FLAG,
         "Whether a process from which worker processes are forked starts in the background when a program imports "
-        "dask_mars, and modules are imported while the program waits. It is read at that import."),
+        "dask_mars, and its modules are imported while the program waits. It is read at that import."),
     Setting("start-timeout", "60 s", _DURATION,
         "How long a worker process that starts may make no progress before it is ended and started again."),
     Setting("idle-timeout", "10 minutes", _or_null(_DURATION),

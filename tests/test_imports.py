@@ -136,9 +136,9 @@ def test_xarray_that_is_there_stays(scripts: Any) -> None:
 
 
 WITHOUT_SCIPY = """
-from dask_mars.worker.preload import load_dask_array
+from dask_mars.worker.preload import load_dask_array_alone
 
-load_dask_array()
+load_dask_array_alone()
 import numpy as np, dask.array as da
 from dask.array.chunk_types import is_valid_array_chunk, is_valid_chunk_type
 

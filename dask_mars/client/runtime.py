@@ -409,11 +409,9 @@ def local_backend(
     if process_role.computes_inline():
         return InlineBackend()
     early.end_watch()
-    from dask_mars.worker.preload import load_dask_array
+    from dask_mars.worker.preload import load_dask_array_alone
 
-    # What follows needs the module, and reports why it cannot be imported.
-    with contextlib.suppress(ImportError):
-        load_dask_array()
+    load_dask_array_alone()
     from dask_mars.client.backend import EngineBackend
 
     return EngineBackend(engine_for, store_limit, records)

@@ -53,7 +53,8 @@ class TemplateProcess(NamedTuple):
 
     def signal(self, number: int) -> None:
         """Send it and its fork that imports a signal; workers are in groups of their own."""
-        with contextlib.suppress(ChildProcessError, ProcessLookupError):
+        # The program may have given up its privileges since.
+        with contextlib.suppress(ChildProcessError, ProcessLookupError, PermissionError):
             # This raises an error if neither is left, and their group's number may belong to others.
             os.waitid(os.P_PGID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             os.killpg(self.process.pid, number)

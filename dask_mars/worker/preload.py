@@ -7,14 +7,12 @@ quantiles.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import sys
 import threading
-from collections.abc import Collection, Sequence
 from importlib import metadata
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -61,44 +59,36 @@ class _Sparse(metaclass=_SparseType):
     """Stands for SciPy's sparse arrays in `dask.array`."""
 
 
-class _Hidden(MetaPathFinder):
-    """Lets imports of some modules fail in this thread; others may import them meanwhile."""
-
-    def __init__(self, names: Collection[str]) -> None:
-        self._names = names
-        self._thread = threading.get_ident()
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Find nothing, and raise an error for these modules."""
-        if fullname in self._names and threading.get_ident() == self._thread:
-            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
-        return None
-
-
 def load_dask_array() -> None:
     """Import `dask.array`, but not xarray, numbagg and SciPy, which tasks may import like any other module."""
+    # Call it before there are threads that may import one of them.
     if "dask.array" in sys.modules:
-        # Another thread may be importing it.
-        importlib.import_module("dask.array")
         return
+    # Imports of modules that are None here fail.
     needs_scipy = any(map(importlib.util.find_spec, _WITH_SCIPY))
-    names = ("xarray", "numbagg") if needs_scipy else ("xarray", "numbagg", "scipy")
-    absent = [name for name in names if name not in sys.modules]
-    hidden = _Hidden(absent)
-    sys.meta_path.insert(0, hidden)
+    hidden = ("xarray", "numbagg") if needs_scipy else ("xarray", "numbagg", "scipy")
+    absent: list[str] = [name for name in hidden if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]
     try:
         array = importlib.import_module("dask.array")
     finally:
-        sys.meta_path.remove(hidden)
+        for name in absent:
+            del sys.modules[name]
     if "xarray" in absent:
         array.core.xr = _Xarray("xarray")
+    if "numbagg" in absent:
+        _have_numbagg(array.reductions)
     if "scipy" in absent:
         array.fft.scipy = _Lazy("scipy")
         array.chunk_types.register_chunk_type(_Sparse)
-    if "numbagg" in absent:
-        _have_numbagg(array.reductions)
+
+
+def load_dask_array_alone() -> None:
+    """Do so in the user's process, unless it has other threads: they could be importing xarray."""
+    if "dask.array" not in sys.modules and threading.active_count() == 1:
+        # The caller needs the module, and reports why it cannot be imported.
+        with contextlib.suppress(ImportError):
+            load_dask_array()
 
 
 def _have_numbagg(reductions: ModuleType) -> None:

@@ -164,6 +164,9 @@ class TableReader:
             frame = converted(plain[0])
         elif all(each is not None for each in ranges) and _are_alike(arrow, plain):
             frame = converted(arrow.concat_tables(plain))
+            if frame.ndim == 2 and not frame.dtypes.is_unique:
+                # Last bits of sums over several columns depend on their layout, which is that of a concatenation.
+                frame = self._concat([frame.iloc[: len(plain[0])], frame.iloc[len(plain[0]) :]])
             frame.index = ranges[0].append(ranges[1:])
         else:
             frame = self._concat(list(map(converted, plain)))

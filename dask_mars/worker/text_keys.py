@@ -96,7 +96,8 @@ def _selected(frame: Any, index: Any) -> Any:
         if type(index) is str and index not in frame.texts:
             return frame.codes[index]
         is_mask = type(index).__name__ == "Series" and str(index.dtype) in _BOOLEANS
-        if is_mask or (type(index) is list and set(map(type, index)) == {str}):
+        is_list = type(index) is list and set(map(type, index)) == {str} and len({*index}) == len(index)
+        if is_mask or is_list:
             return CodedFrame(frame.codes[index], frame.texts)
     return _with_texts(operator.getitem, frame, index)
 

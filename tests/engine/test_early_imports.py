@@ -17,19 +17,20 @@ pytestmark = pytest.mark.skipif(not is_supported(), reason="nothing begins at th
 
 _ON = {"DASK_DASK_MARS__START_AT_IMPORT": "true"}
 _PROGRAM = """
-import os, sys, threading, time
+import os, sys, time
 
 os.sched_getaffinity = lambda pid: {0, 1}
-import dask, dask_mars
+import dask, dask.array, dask_mars
+from dask_mars.engine import early
+
+(imports,) = early._imports
 
 def wait_for(condition):
     while not condition():
-        time.sleep(0.01)
-
-def importer():
-    return [thread for thread in threading.enumerate() if thread.name == "dask-mars-imports"]
+        time.sleep(0.001)
 
 """
+_COMPUTE = "print(dask.delayed(lambda: 7)().compute(scheduler=dask_mars.get))"
 
 
 def run(scripts: Scripts, program: str) -> list[str]:
@@ -41,41 +42,41 @@ def run(scripts: Scripts, program: str) -> list[str]:
 
 
 def test_a_program_that_waits_has_the_modules_of_its_first_computation(scripts: Scripts) -> None:
-    program = """
-wait_for(lambda: not importer())
+    program = f"""
+wait_for(lambda: not imports._is_running.locked())
 before = set(sys.modules)
-print("scipy" in before, "xarray" in before, any(type(finder).__module__ == "dask_mars.engine.early_imports"
-                                                 for finder in sys.meta_path))
-print(dask.delayed(lambda: 7)().compute(scheduler=dask_mars.get))
+{_COMPUTE}
 print(len([name for name in set(sys.modules) - before if name.startswith("dask_mars")]) < 5)
 """
-    assert run(scripts, program) == ["False", "False", "False", "7", "True"]
+    assert run(scripts, program) == ["7", "True"]
 
 
 def test_a_computation_meets_the_imports(scripts: Scripts) -> None:
-    program = """
-wait_for(lambda: "numpy" in sys.modules)
-print(dask.delayed(lambda: 7)().compute(scheduler=dask_mars.get))
-import numpy, dask.array as da
-print(da.ones(4, chunks=2).sum().compute(scheduler=dask_mars.get))
-"""
-    assert run(scripts, program) == ["7", "4.0"]
+    program = f"wait_for(lambda: 'dask_mars.scheduler' in sys.modules)\n{_COMPUTE}"
+    assert run(scripts, program) == ["7"]
 
 
 def test_a_fork_waits_for_the_imports(scripts: Scripts) -> None:
-    program = """
-wait_for(lambda: "numpy" in sys.modules)
+    program = f"""
+wait_for(lambda: "dask_mars.scheduler" in sys.modules)
 pid = os.fork()
 if pid:
     print(os.waitpid(pid, 0)[1])
-print(len(importer()), dask.delayed(lambda: 7)().compute(scheduler=dask_mars.get))
+print(imports._is_running.locked())
+{_COMPUTE}
 """
-    assert run(scripts, program) == ["0", "7", "0", "0", "7"]
+    assert run(scripts, program) == ["False", "7", "0", "False", "7"]
 
 
-@pytest.mark.parametrize("module", ["numpy", "dask.array", "dask_mars.optimize"])
+@pytest.mark.parametrize("module", ["dask_mars.protocol.context", "dask_mars.optimize", "dask_mars.worker"])
 def test_a_program_ends_in_the_middle(scripts: Scripts, module: str) -> None:
     assert run(scripts, f"wait_for(lambda: {module!r} in sys.modules)") == []
+
+
+def test_no_library_is_imported(scripts: Scripts) -> None:
+    program = "import os, sys, time\nos.sched_getaffinity = lambda pid: {0, 1}\nimport dask, dask_mars\n"
+    done = scripts.run("-c", program + "time.sleep(0.5)\nprint('numpy' in sys.modules)", env=_ON)
+    assert (done.stdout, done.stderr) == ("False\n", "")
 
 
 def begun(monkeypatch: pytest.MonkeyPatch, shares: Iterable[float]) -> list[str]:
@@ -88,8 +89,8 @@ def begun(monkeypatch: pytest.MonkeyPatch, shares: Iterable[float]) -> list[str]
     monkeypatch.setattr(os, "register_at_fork", lambda **_: None)
     monkeypatch.setattr(time, "process_time", lambda: next(used))
     imports = EarlyImports()
-    imports._thread.join(10)
-    assert not imports._thread.is_alive()
+    assert imports._is_running.acquire(timeout=10)
+    imports._is_running.release()
     return done
 
 

@@ -245,3 +245,10 @@ def test_partitions_in_memory_are_those_of_dask(name: str, index: Any) -> None:
 def test_frames_with_other_values_are_cut_by_dask(frame: Any) -> None:
     expression = dd.from_pandas(frame, npartitions=4, sort=False).expr
     assert frames._partitions_in_memory(expression) is None
+
+
+def test_a_column_that_may_not_be_text_is_left_to_dask() -> None:
+    frame = table()[["a"]].assign(o="x").astype({"o": object})
+    expression = dd.from_pandas(frame, npartitions=4)[["a"]].optimize(fuse=False).expr
+    found = next(each for each in expression.walk() if type(each).__name__ == "FromPandas")
+    assert frames._partitions_in_memory(found) is None

@@ -74,6 +74,7 @@ OTHERS = {
     "lists": lambda df: df.groupby("a").agg({"v": list}),
     "own": lambda df: df.groupby("a").agg({"v": NAMES}),
     "only text": lambda df: df.groupby("a").b.max(),
+    "a column twice": lambda df: df[["a", "a", "i"]].groupby("i").count(),
     "no groups": lambda df: df[["a", "v"]].v.sum(),
 }
 

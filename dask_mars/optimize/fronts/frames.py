@@ -120,7 +120,10 @@ def _partitions_in_memory(expression: Expr) -> dict[Key, Any] | None:
     if not _dataframes_exist() or not _is_from_pandas(expression):
         return None
     frame = expression.frame._data
-    if type(frame) is not pandas.DataFrame:
+    # Dask converts objects to text before it selects columns, which may fail.
+    if type(frame) is not pandas.DataFrame or any(
+        dtype.kind == "O" and isinstance(dtype, np.dtype) for dtype in frame.dtypes
+    ):
         return None
     if expression.operand("columns") is not None:
         frame = frame[expression.columns[0] if expression._series else expression.columns]
