@@ -139,7 +139,7 @@ class TableReader:
                 tables.append(
                     file.read_row_groups(groups, columns=columns, use_threads=False, use_pandas_metadata=True)
                 )
-        return self._frame(tables, labels, parts[0])
+        return self._frame(tables, labels)
 
     def _are_coded(self, files: Collection[tuple[Any, Any, Collection[int]]], label: str) -> bool:
         """Return whether files have few texts in a column, each once, and no row without one."""
@@ -149,14 +149,17 @@ class TableReader:
             return False
         return all(_has_codes(file, groups, label) for _, file, groups in files)
 
-    def _frame(self, tables: Sequence[Any], labels: Collection[str], part: Any) -> Any:
+    def _frame(self, tables: Sequence[Any], labels: Collection[str]) -> Any:
         arrow: Any = sys.modules["pyarrow"]
         columns = list(self._reader.columns)
         reader = copy.copy(self._reader.project_columns([label for label in columns if label not in labels]))
+        # A class is garbage of a cycle: it must not hold a table.
+        reader.engine = type(
+            "Engine", (reader.engine,), {"_read_table": staticmethod(lambda table, *_, **__: table)}
+        )
 
         def converted(table: Any) -> Any:
-            reader.engine = type("Engine", (reader.engine,), {"_read_table": staticmethod(lambda *_, **__: table)})
-            return reader(part)
+            return reader({"piece": (table, None, None)})
 
         plain = [table.drop_columns(list(labels)) for table in tables]
         ranges = [_range_of(table, bool(reader.index)) for table in plain]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from dask_mars.worker import table_reads
 from tests.symbolic import prepared, values_of
 
 pd = pytest.importorskip("pandas")
-pytest.importorskip("pyarrow")
+pa = pytest.importorskip("pyarrow")
 dd = pytest.importorskip("dask.dataframe")
 
 ROWS = 300
@@ -145,3 +146,18 @@ def test_files_that_are_read_twice_stay_apart(plain: Path) -> None:
     before = [len(operand.steps) for operand in operands]
     after = [len(table_reads.joined_reads(operand).steps) for operand in operands]
     assert all(new <= old for new, old in zip(after, before, strict=True))
+
+
+@pytest.mark.parametrize("columns", [["x", "i"], ["x", "g"]])
+def test_no_table_waits_for_the_collector_of_cycles(columns: list[str], plain: Path) -> None:
+    graph = joined(prepared(dd.read_parquet(plain)[columns].sum()))
+    values_of(graph)
+    gc.collect()
+    before_bytes = pa.total_allocated_bytes()
+    gc.disable()
+    try:
+        values_of(graph)
+        left_bytes = pa.total_allocated_bytes() - before_bytes
+    finally:
+        gc.enable()
+    assert left_bytes == 0
