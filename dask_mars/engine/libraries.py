@@ -85,6 +85,10 @@ class Libraries:
             else:
                 self._open.append(tuple(files))
 
+    def are_requested(self) -> bool:
+        """Return whether the program has imported any libraries that it imports."""
+        return bool(self._requested)
+
     def pending(self) -> set[str]:
         """Return the libraries that it is importing, or has yet to import."""
         while self._open and not self.has_ended:
@@ -112,7 +116,7 @@ class Libraries:
     def is_up(self) -> bool:
         """Return whether it has imported all in its requests, and can fork."""
         self._compare_paths()
-        return bool(self._requested) and not self.pending() and not self.has_ended
+        return self.are_requested() and not self.pending() and not self.has_ended
 
     def _compare_paths(self) -> None:
         """End it if the program would find other modules by now, on which libraries depend."""

@@ -77,7 +77,7 @@ class EngineLoop:
         self.registry = registry = Registry(settings, resources)
         self.view = EngineView(registry, machine.memory, is_agent)
         unwanted = _why_no_threads(settings, is_agent, resources.allows_threads)
-        self.startup = Startup(unwanted, limit_bytes, count)
+        self.startup = Startup(unwanted, limit_bytes, count, templates.is_ready)
         self.inspection = Inspection(machine, registry, commands, self.view, self.startup)
         self._recorder = _recorder(settings.scheduler_log, self.view.id, machine)
         self._selector = selectors.DefaultSelector()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from dask.utils import format_bytes
 
@@ -23,6 +23,8 @@ _LOCKED_PATIENCE_S, _SMALL_S = 0.5, 0.0005
 #: Mean import time of a module, and the maximum estimate of a process's start time, in seconds: the user's process
 #: may have imported thousands of modules that tasks do not need.
 _MODULE_S, _MOST_START_S = 0.0008, 3.0
+#: Start time of a process if a template forks it with all libraries: pages are copied, and caches are empty.
+_FORKED_S = 0.1
 #: Minimum remaining work for a process to join a computation, in seconds, or its start time if that is longer:
 #: libraries may compile in a process's first chunk.
 _LEFT_S = 1.0
@@ -36,13 +38,17 @@ _LEAST_LIMIT = 1 << 31
 class Startup:
     """Decides whether threads compute until processes have started."""
 
-    def __init__(self, unwanted: str, memory_limit: int, num_workers: int) -> None:
+    def __init__(
+        self, unwanted: str, memory_limit: int, num_workers: int, can_fork: Callable[[], bool] = bool
+    ) -> None:
         if memory_limit < _LEAST_LIMIT and not unwanted:
             unwanted = f"threads compute from a memory limit of {format_bytes(_LEAST_LIMIT)} on"
         self.is_wanted = not unwanted
         #: Why there are worker processes, in words.
         self.why_processes = unwanted
         self._num_workers = num_workers
+        #: Whether a template can fork processes that have all libraries of the program.
+        self._can_fork = can_fork
         #: Workers that have started: only as many threads do as there are chunks for.
         self.started = num_workers
         #: Processes that still import while a thread computes in their place, by id.
@@ -122,7 +128,8 @@ class Startup:
         """Return whether the lost time exceeds the time for starting processes in place of all threads but one."""
         if not self._lost_s:
             return False
-        cost_s = _start_s() * (self.started - 1) + self._saved_s
+        start_s = _FORKED_S if self._can_fork() else _start_s()
+        cost_s = start_s * (self.started - 1) + self._saved_s
         # Near the end of a computation they come too late. The next computation can start them.
         return self._lost_s >= cost_s and (self._lost_before_s >= cost_s or self._is_much_left(runs, now_s))
 

@@ -52,7 +52,7 @@ class Template:
 
     def give_way(self, others_compute: bool) -> None:
         """Pause it while it imports and workers compute, which would share the processors with it."""
-        is_loading = self._is_loading or bool(self._libraries.pending())
+        is_loading = self._is_loading_itself() or bool(self._libraries.pending())
         if others_compute != self._is_paused and (is_loading or self._is_paused):
             self._is_paused = others_compute
             self._begun_s = time.monotonic()
@@ -63,14 +63,24 @@ class Template:
         self.give_way(False)
         files = self._libraries.unrequested()
         self._libraries.request({name: files[name] for name in needed(files)})
-        if self._is_loading:
-            if select.select([self._ours], [], [], 0)[0]:
-                self._is_loading = False
-                if _answer(self._ours) != 0:
-                    self.end()
-            elif time.monotonic() >= self._begun_s + timeout_s:
-                self.end()
+        if self._is_loading_itself() and time.monotonic() >= self._begun_s + timeout_s:
+            self.end()
         return self._is_loading or self._is_loading_libraries(needed)
+
+    def _is_loading_itself(self) -> bool:
+        """Return whether it still imports what workers import; end it if it has failed."""
+        if self._is_loading and select.select([self._ours], [], [], 0)[0]:
+            self._is_loading = False
+            if _answer(self._ours) != 0:
+                self.end()
+        return self._is_loading
+
+    def is_ready(self) -> bool:
+        """Return whether workers that it forks have all libraries of the program at once."""
+        libraries = self._libraries
+        if self._is_loading_itself() or self.has_ended or libraries.unrequested():
+            return False
+        return libraries.is_up() or not libraries.are_requested()
 
     def _is_loading_libraries(self, needed: Needed) -> bool:
         """Return whether its fork still imports what is needed; workers do without it if that takes long."""
@@ -247,6 +257,12 @@ class Templates:
             template = self._adopted()
             if template is not None:
                 template.give_way(others_compute)
+
+    def is_ready(self) -> bool:
+        """Return whether workers that the template forks have all libraries of the program at once."""
+        with self._lock:
+            template = self._adopted()
+            return template is not None and template.is_ready()
 
     def fork(
         self, options: Mapping[str, Any], environment: Mapping[str, str], descriptors: Collection[int]

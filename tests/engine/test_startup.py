@@ -53,6 +53,21 @@ def test_processes_start_when_as_much_is_lost_as_their_start_takes(num_workers: 
     assert num_workers < 64 or decides.due_s([run], 1.0) == 4.0
 
 
+def test_processes_start_early_where_a_template_forks_them() -> None:
+    can_fork = [False]
+    decides = Startup("", 1 << 33, 2, lambda: can_fork[0])
+    run = run_of(100)
+    decides.note([run], 0.0)
+    decides.note_finished(run, 10)
+    decides.note_lost(Lost(0.3))
+    assert wanted(decides, run, 1.0) == 0
+    can_fork[0] = True
+    assert wanted(decides, run, 1.0) == 1
+    # Copies that threads have saved count all the same.
+    decides.note_borrowed(1 << 30)
+    assert wanted(decides, run, 1.0) == 0
+
+
 @pytest.mark.parametrize(("chunks", "due_s"), [(1_000, 15.0), (2_000, 15.0), (5_000, 0.5)])
 def test_processes_come_early_where_chunks_take_less_than_half_a_millisecond(chunks: int, due_s: float) -> None:
     # Of longer ones what is lost tells whether it pays.
