@@ -95,6 +95,20 @@ class Lent:
 
 def lent_chunks(graph: ChunkGraph, copied_bytes: Mapping[int, int], most_bytes: int, frames: bool) -> Lent:
     """Return the chunks of library code that read the user's memory and results of such, and return less."""
+    known = library_chunks(graph, _small_chunks(graph, copied_bytes, most_bytes), frames)
+    operands = {graph.operand_of[chunk] for chunk in known}
+    quick = {id for id in operands if not losses.are_high(_names(graph.operands[id]))}
+    lent = set[int]()
+    for chunk in sorted(known):
+        if graph.operand_of[chunk] in quick and all(
+            at in graph.values or at in lent for at in graph.inputs[chunk]
+        ):
+            lent.add(chunk)
+    return Lent(graph, lent)
+
+
+def _small_chunks(graph: ChunkGraph, copied_bytes: Mapping[int, int], most_bytes: int) -> set[int]:
+    """Return the chunks that read the user's memory and results of such, and return less."""
     candidates, values, outputs = set[int](), graph.values, set(graph.outputs)
     sizes = DeclaredSizes(graph)
     for chunk, sources in enumerate(graph.inputs if copied_bytes else ()):
@@ -113,14 +127,7 @@ def lent_chunks(graph: ChunkGraph, copied_bytes: Mapping[int, int], most_bytes: 
         read_bytes += sum(filter(None, made_bytes))
         if are_here and (size or 0) <= min(_MOST_RESULT * read_bytes, most_bytes):
             candidates.add(chunk)
-    known = library_chunks(graph, candidates, frames)
-    operands = {graph.operand_of[chunk] for chunk in known}
-    quick = {id for id in operands if not losses.are_high(_names(graph.operands[id]))}
-    lent = set[int]()
-    for chunk in sorted(known):
-        if graph.operand_of[chunk] in quick and all(at in values or at in lent for at in graph.inputs[chunk]):
-            lent.add(chunk)
-    return Lent(graph, lent)
+    return candidates
 
 
 def _names(operand: Operand) -> tuple[str, ...]:

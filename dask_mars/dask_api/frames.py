@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dask_mars.dask_api import optional
 
 _EXPR = "dask.dataframe.dask_expr._expr"
@@ -18,3 +20,17 @@ BlockwiseMerge = optional("dask.dataframe.dask_expr._merge", "BlockwiseMerge")
 FromPandas = optional("dask.dataframe.dask_expr.io.io", "FromPandas")
 # The steps of a shuffle through files, which our store replaces.
 DiskShuffle, barrier, collect = optional("dask.dataframe.dask_expr._shuffle", "DiskShuffle", "barrier", "collect")
+
+
+def frame_in_memory(expression: Any) -> tuple[Any, Any, list[slice]] | None:
+    """Return a `FromPandas`'s frame, the columns that are selected if any are, and the rows of each partition."""
+    try:
+        columns = expression.operand("columns")
+        if columns is not None:
+            columns = expression.columns[0] if expression._series else expression.columns
+        starts = expression._locations()
+        rows = [slice(starts[at], starts[at + 1]) for at in expression._partitions]
+        return expression.frame._data, columns, rows
+    except AttributeError:
+        # For speed: Dask then cuts the frame.
+        return None

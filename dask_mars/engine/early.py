@@ -169,7 +169,7 @@ def take() -> TemplateProcess | None:
 
 
 def end_watch() -> None:
-    """Take no more imports for the program's, nor its waiting for a time to import: dask_mars does so now."""
+    """Stop watching the program's imports, and importing while it waits: its first computation begins."""
     for watch in _watches:
         watch.end()
     for imports in _imports:

@@ -10,6 +10,8 @@ import sys
 import time
 from importlib import import_module
 
+from dask_mars.protocol.libraries import is_importing
+
 #: A program waits if it has used at most this share of a processor for this time, in seconds.
 _IDLE_SHARE, _IDLE_S = 0.1, 0.2
 #: Time after which a program that has never waited is not watched any more, in seconds.
@@ -86,5 +88,5 @@ class EarlyImports:
 
 def _has_arrays() -> bool:
     """Return whether the program has imported `dask.array`."""
-    specification = getattr(sys.modules.get("dask.array"), "__spec__", None)
-    return specification is not None and not getattr(specification, "_initializing", False)
+    module = sys.modules.get("dask.array")
+    return module is not None and not is_importing(module)

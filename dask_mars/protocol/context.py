@@ -20,6 +20,7 @@ from typing import Any
 from dask_mars.protocol import variables
 from dask_mars.protocol.ambient import SETTINGS, Setting, frozen, is_same, settings
 from dask_mars.protocol.imports import ImportWatch
+from dask_mars.protocol.libraries import is_importing
 from dask_mars.protocol.pickling import dumps, loads
 
 #: Name of the context variables among the settings.
@@ -67,8 +68,7 @@ class Context:
                 try:
                     value = setting.read(module)
                 except Exception:
-                    if getattr(module.__spec__, "_initializing", False):
-                        # Another thread is importing the module.
+                    if is_importing(module):
                         continue
                     value = _MISSING
                 yield setting, module, value

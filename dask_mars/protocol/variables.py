@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dask_mars.protocol.libraries import is_importing
 from dask_mars.protocol.pickling import dumps
 
 #: Packages whose variables identify an event loop, session or client, and mean nothing in another process.
@@ -105,7 +106,7 @@ def _search() -> None:
     for name, module in list(sys.modules.items()):
         if name in _searched or module is program or name.partition(".")[0] in _OF_PROCESS:
             continue
-        if not getattr(getattr(module, "__spec__", None), "_initializing", False):
+        if not is_importing(module):
             _searched.add(name)
         for attribute, value in list(getattr(module, "__dict__", {}).items()):
             if type(value) is ContextVar:

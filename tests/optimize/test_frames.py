@@ -252,3 +252,10 @@ def test_a_column_that_may_not_be_text_is_left_to_dask() -> None:
     expression = dd.from_pandas(frame, npartitions=4)[["a"]].optimize(fuse=False).expr
     found = next(each for each in expression.walk() if type(each).__name__ == "FromPandas")
     assert frames._partitions_in_memory(found) is None
+
+
+def test_a_frame_is_left_to_a_dask_that_keeps_it_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    expression = dd.from_pandas(table()[["a"]], npartitions=4).expr
+    assert frames._partitions_in_memory(expression) is not None
+    monkeypatch.delattr(type(expression), "_locations")
+    assert frames._partitions_in_memory(expression) is None

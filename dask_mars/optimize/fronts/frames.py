@@ -117,32 +117,28 @@ def _partitions_in_memory(expression: Expr) -> dict[Key, Any] | None:
     """Return the partitions of a pandas frame of numbers, or None for others."""
     # Dask looks for text in each partition, and selects its columns, in half a millisecond.
     pandas: Any = sys.modules.get("pandas")
-    if not _dataframes_exist() or not _is_from_pandas(expression):
+    if not _dataframes_exist():
         return None
-    frame = expression.frame._data
+    from dask_mars.dask_api.frames import FromPandas, frame_in_memory
+
+    found = frame_in_memory(expression) if type(expression) is FromPandas else None
+    if found is None:
+        return None
+    frame, columns, rows = found
     # Dask converts objects to text before it selects columns, which may fail.
     if type(frame) is not pandas.DataFrame or any(
         dtype.kind == "O" and isinstance(dtype, np.dtype) for dtype in frame.dtypes
     ):
         return None
-    if expression.operand("columns") is not None:
-        frame = frame[expression.columns[0] if expression._series else expression.columns]
+    if columns is not None:
+        frame = frame[columns]
     dtypes = [frame.dtype] if frame.ndim == 1 else list(frame.dtypes)
     if any(
         not isinstance(dtype, np.dtype) or dtype.kind not in "biufMm" for dtype in (*dtypes, frame.index.dtype)
     ):
         return None
-    starts = expression._locations()
-    return {
-        (expression._name, number): DataNode((expression._name, number), frame.iloc[starts[at] : starts[at + 1]])
-        for number, at in enumerate(expression._partitions)
-    }
-
-
-def _is_from_pandas(expression: Expr) -> bool:
-    from dask_mars.dask_api.frames import FromPandas
-
-    return type(expression) is FromPandas
+    keys = [(expression._name, number) for number in range(len(rows))]
+    return {key: DataNode(key, frame.iloc[part]) for key, part in zip(keys, rows, strict=True)}
 
 
 class PartitionRecords:
