@@ -23,11 +23,12 @@ _LOCKED_PATIENCE_S, _SMALL_S = 0.5, 0.0005
 #: Mean import time of a module, and the maximum estimate of a process's start time, in seconds: the user's process
 #: may have imported thousands of modules that tasks do not need.
 _MODULE_S, _MOST_START_S = 0.0008, 3.0
-#: Start time of a process if a template forks it with all libraries: pages are copied, and caches are empty.
-_FORKED_S = 0.1
 #: Minimum remaining work for a process to join a computation, in seconds, or its start time if that is longer:
 #: libraries may compile in a process's first chunk.
 _LEFT_S = 1.0
+#: Start time and remaining work if a template forks processes with all libraries, and none of these compiles. It is
+#: for pages that are copied, and empty caches.
+_FORK_S, _LEFT_FOR_FORKS_S = 0.1, 0.25
 #: Window for measuring progress, in seconds; at most two windows are used.
 _WINDOW_S = 0.25
 #: Divisor of the memory limit: chunks that threads compute must be small beside it, as threads have no quotas.
@@ -128,7 +129,7 @@ class Startup:
         """Return whether the lost time exceeds the time for starting processes in place of all threads but one."""
         if not self._lost_s:
             return False
-        start_s = _FORKED_S if self._can_fork() else _start_s()
+        start_s = _FORK_S if self._starts_quickly() else _start_s()
         cost_s = start_s * (self.started - 1) + self._saved_s
         # Near the end of a computation they come too late. The next computation can start them.
         return self._lost_s >= cost_s and (self._lost_before_s >= cost_s or self._is_much_left(runs, now_s))
@@ -148,7 +149,11 @@ class Startup:
         if now_s - begun_s >= _WINDOW_S:
             each_s = max(each_s, (now_s - begun_s) / max(self._finished - finished, 1))
         left = sum([len(run.graph) - run.finished for run in runs])
-        return left * each_s >= max(_start_s(), _LEFT_S)
+        return left * each_s >= (_LEFT_FOR_FORKS_S if self._starts_quickly() else max(_start_s(), _LEFT_S))
+
+    def _starts_quickly(self) -> bool:
+        # What numba has compiled is compiled again in each process.
+        return "numba" not in sys.modules and self._can_fork()
 
     def due_s(self, runs: Collection[GraphRun], now_s: float) -> float | None:
         """Return when there has been enough work for processes; None without work, or without the GIL."""

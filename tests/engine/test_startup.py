@@ -20,6 +20,7 @@ START_S = 1.5
 def a_start_takes_as_long_as_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(startup, "_start_s", lambda: START_S)
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: True, raising=False)
+    monkeypatch.delitem(sys.modules, "numba", raising=False)
 
 
 def run_of(chunks: int) -> Any:
@@ -53,7 +54,7 @@ def test_processes_start_when_as_much_is_lost_as_their_start_takes(num_workers: 
     assert num_workers < 64 or decides.due_s([run], 1.0) == 4.0
 
 
-def test_processes_start_early_where_a_template_forks_them() -> None:
+def test_processes_start_early_where_a_template_forks_them(monkeypatch: pytest.MonkeyPatch) -> None:
     can_fork = [False]
     decides = Startup("", 1 << 33, 2, lambda: can_fork[0])
     run = run_of(100)
@@ -63,6 +64,15 @@ def test_processes_start_early_where_a_template_forks_them() -> None:
     assert wanted(decides, run, 1.0) == 0
     can_fork[0] = True
     assert wanted(decides, run, 1.0) == 1
+    # Each would compile again.
+    monkeypatch.setitem(sys.modules, "numba", sys)
+    assert wanted(decides, run, 1.0) == 0
+    monkeypatch.delitem(sys.modules, "numba")
+    # Little work is left for them then.
+    assert decides.is_worth_joining([run], 1.0)
+    decides.note_finished(run, 80)
+    assert decides.is_worth_joining([run], 22.4)
+    assert not decides.is_worth_joining([run], 1.0)
     # Copies that threads have saved count all the same.
     decides.note_borrowed(1 << 30)
     assert wanted(decides, run, 1.0) == 0
