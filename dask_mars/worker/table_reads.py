@@ -107,7 +107,9 @@ class TableReader:
         options, columns = self._reader.common_kwargs, self._reader.columns
         return (
             not any(map(options.get, _OPTIONS))
-            and not any(options["read"].values())
+            and options.get("read") == {"open_file_options": {}}
+            # With any other one Dask reads files by the schema of the first.
+            and isinstance(options.get("dataset", {}).get("partitioning", ""), (str, list))
             and self._reader.index in ([], [None], None, False)
             and len(set(columns)) == len(columns)
         )

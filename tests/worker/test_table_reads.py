@@ -140,6 +140,18 @@ def test_errors_are_those_of_dask(plain: Path) -> None:
     assert outcomes(joined(graph)) == expected
 
 
+@pytest.mark.parametrize(
+    "options", [{"dataset": {"partitioning": {"flavor": "hive"}}}, {"read": {"use_threads": False}}]
+)
+def test_options_of_arrow_are_in_force(options: dict[str, Any], tmp_path: Path) -> None:
+    for number in range(3):
+        with_attributes(table(number), number).to_parquet(tmp_path / f"{number}.parquet")
+    graph = prepared(dd.read_parquet(tmp_path, **options)[JOINED])
+    expected = outcomes(graph)
+    for value, other in zip(outcomes(joined(graph)), expected, strict=True):
+        assert_same(value, other)
+
+
 def test_files_that_are_read_twice_stay_apart(plain: Path) -> None:
     frame = dd.read_parquet(plain)[JOINED]
     operands = prepared(frame.x.sum() + frame.i.max()).operands
