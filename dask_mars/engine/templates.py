@@ -262,7 +262,9 @@ class Templates:
         """Return whether workers that the template forks have all libraries of the program at once."""
         with self._lock:
             template = self._adopted()
-            return template is not None and template.is_ready()
+            if template is None or not template.is_ready():
+                return False
+            return template.surroundings == read_at_start(worker_environment(os.environ))
 
     def fork(
         self, options: Mapping[str, Any], environment: Mapping[str, str], descriptors: Collection[int]

@@ -170,6 +170,24 @@ def test_where_it_does_not_come_up_processes_are_new_interpreters(
 
 
 @pytest.mark.slow
+def test_it_is_not_ready_for_an_environment_that_its_libraries_have_not_read(scripts: Scripts) -> None:
+    script = """
+import os, time
+os.sched_getaffinity = lambda pid: {0, 1}
+import dask_mars
+from dask_mars.engine.templates import templates
+
+until_s = time.monotonic() + 30
+while not templates.is_ready() and time.monotonic() < until_s:
+    time.sleep(0.01)
+print(templates.is_ready())
+os.environ["OMP_NUM_THREADS"] = "3"
+print(templates.is_ready())
+"""
+    done = scripts.run("-c", script, env={"DASK_DASK_MARS__START_AT_IMPORT": "true"})
+    assert (done.stdout.split(), done.stderr) == (["True", "False"], "")
+
+
 def test_it_ends_with_the_last_engine_and_with_the_program(scripts: Scripts) -> None:
     program = """
 import os, psutil, time, dask_mars
