@@ -26,8 +26,7 @@ _MODULE_S, _MOST_START_S = 0.0008, 3.0
 #: Minimum remaining work for a process to join a computation, in seconds, or its start time if that is longer:
 #: libraries may compile in a process's first chunk.
 _LEFT_S = 1.0
-#: Start time and remaining work if a template forks processes with all libraries, and none of these compiles. It is
-#: for pages that are copied, and empty caches.
+#: Start time and remaining work if a template forks processes with all libraries, none of which compiles.
 _FORK_S, _LEFT_FOR_FORKS_S = 0.1, 0.25
 #: Window for measuring progress, in seconds; at most two windows are used.
 _WINDOW_S = 0.25
@@ -48,8 +47,8 @@ class Startup:
         #: Why there are worker processes, in words.
         self.why_processes = unwanted
         self._num_workers = num_workers
-        #: Whether a template can fork processes that have all libraries of the program.
-        self._can_fork = can_fork
+        #: Whether a template can fork processes that have all libraries of the program; as found at the last loss.
+        self._can_fork, self._starts_quickly = can_fork, False
         #: Workers that have started: only as many threads do as there are chunks for.
         self.started = num_workers
         #: Processes that still import while a thread computes in their place, by id.
@@ -100,6 +99,9 @@ class Startup:
         """Record the time that threads lost to each other and to other programs."""
         self._lost_s += lost.lock_s
         self._busy_s -= lost.others_s
+        if lost.lock_s:
+            # What numba has compiled is compiled again in each process.
+            self._starts_quickly = "numba" not in sys.modules and self._can_fork()
 
     def note_borrowed(self, borrowed_bytes: int) -> None:
         """Record the total bytes of the user's arrays that threads have read in place."""
@@ -129,7 +131,7 @@ class Startup:
         """Return whether the lost time exceeds the time for starting processes in place of all threads but one."""
         if not self._lost_s:
             return False
-        start_s = _FORK_S if self._starts_quickly() else _start_s()
+        start_s = _FORK_S if self._starts_quickly else _start_s()
         cost_s = start_s * (self.started - 1) + self._saved_s
         # Near the end of a computation they come too late. The next computation can start them.
         return self._lost_s >= cost_s and (self._lost_before_s >= cost_s or self._is_much_left(runs, now_s))
@@ -149,11 +151,7 @@ class Startup:
         if now_s - begun_s >= _WINDOW_S:
             each_s = max(each_s, (now_s - begun_s) / max(self._finished - finished, 1))
         left = sum([len(run.graph) - run.finished for run in runs])
-        return left * each_s >= (_LEFT_FOR_FORKS_S if self._starts_quickly() else max(_start_s(), _LEFT_S))
-
-    def _starts_quickly(self) -> bool:
-        # What numba has compiled is compiled again in each process.
-        return "numba" not in sys.modules and self._can_fork()
+        return left * each_s >= (_LEFT_FOR_FORKS_S if self._starts_quickly else max(_start_s(), _LEFT_S))
 
     def due_s(self, runs: Collection[GraphRun], now_s: float) -> float | None:
         """Return when there has been enough work for processes; None without work, or without the GIL."""

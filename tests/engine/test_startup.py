@@ -60,22 +60,25 @@ def test_processes_start_early_where_a_template_forks_them(monkeypatch: pytest.M
     run = run_of(100)
     decides.note([run], 0.0)
     decides.note_finished(run, 10)
-    decides.note_lost(Lost(0.3))
+    decides.note_lost(Lost(0.1))
     assert wanted(decides, run, 1.0) == 0
     can_fork[0] = True
+    decides.note_lost(Lost(0.1))
     assert wanted(decides, run, 1.0) == 1
     # Each would compile again.
     monkeypatch.setitem(sys.modules, "numba", sys)
+    decides.note_lost(Lost(0.1))
     assert wanted(decides, run, 1.0) == 0
     monkeypatch.delitem(sys.modules, "numba")
+    decides.note_lost(Lost(0.1))
     # Little work is left for them then.
     assert decides.is_worth_joining([run], 1.0)
     decides.note_finished(run, 80)
     assert decides.is_worth_joining([run], 22.4)
     assert not decides.is_worth_joining([run], 1.0)
     # Copies that threads have saved count all the same.
-    decides.note_borrowed(1 << 30)
-    assert wanted(decides, run, 1.0) == 0
+    decides.note_borrowed(1 << 31)
+    assert wanted(decides, run, 22.4) == 0
 
 
 @pytest.mark.parametrize(("chunks", "due_s"), [(1_000, 15.0), (2_000, 15.0), (5_000, 0.5)])
