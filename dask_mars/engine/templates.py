@@ -113,6 +113,8 @@ class Template:
 
     def fork(self, options: Mapping[str, Any], descriptors: Collection[int]) -> int | None:
         """Fork a worker process with the given options and descriptors; return its id, None if it cannot."""
+        # Another engine may have paused it since this one has asked.
+        self.give_way(False)
         try:
             directory = os.open(".", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:

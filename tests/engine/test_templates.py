@@ -7,6 +7,7 @@ import resource
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import dask
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 
 from dask_mars import Runtime
 from dask_mars.engine import launching
+from dask_mars.engine.libraries import Libraries
 from dask_mars.engine.templates import Templates, templates
 from dask_mars.protocol.forking import is_supported
 from tests.conftest import Scripts, eventually, shared_runtime
@@ -68,6 +70,27 @@ def test_processes_are_forks_and_children_of_this_one(runtime: Runtime, started:
     with Runtime(num_workers=1) as other:
         assert other.get({"x": (os.getppid,)}, "x") == os.getpid()
     assert len(started) <= 1
+
+
+def test_it_forks_where_another_engine_has_just_paused_it(
+    runtime: Runtime, started: list[dict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_both(os.getpid, runtime)
+    started.clear()
+    fork = templates.fork
+
+    def paused(*arguments: Any) -> int | None:
+        # It imports a library for another engine, which has begun to compute.
+        with monkeypatch.context() as patch:
+            patch.setattr(Libraries, "pending", lambda libraries: {"library"})
+            templates.give_way(True)
+        return fork(*arguments)
+
+    monkeypatch.setattr(templates, "fork", paused)
+    monkeypatch.setattr("dask_mars.engine.templates._FORK_S", 1.0)
+    with Runtime(num_workers=1) as other:
+        assert other.get({"x": (os.getppid,)}, "x") == os.getpid()
+    assert not started
 
 
 def test_as_many_are_forked_as_there_are_chunks_for(runtime: Runtime, tmp_path: Path) -> None:
@@ -175,6 +198,7 @@ def test_it_is_not_ready_for_an_environment_that_its_libraries_have_not_read(scr
 import os, time
 os.sched_getaffinity = lambda pid: {0, 1}
 import dask_mars
+from dask_mars.engine.libraries import Libraries
 from dask_mars.engine.templates import templates
 
 until_s = time.monotonic() + 30
