@@ -146,9 +146,12 @@ def test_what_a_host_does_without_a_scheduler(scripts: Scripts, desk: Desk, nann
     ):
         with Client(address, set_as_default=False) as client:
             assert eventually(lambda: len(names(client)) == 3, PATIENCE_S)
+            # One that has not begun looks for a scheduler as at its start, and says nothing of it.
             if nanny == "--nanny":
-                # They answer when they know that their agents have begun.
                 client.run(int, nanny=True)
+            else:
+                for begun in (first, second):
+                    wait_until_said(begun, "Starting established connection")
         # As when it is stopped for another one.
         desk.kill(signal.SIGTERM)
         assert ended(third) == 1
