@@ -22,6 +22,8 @@ import dask
 import dask.array
 import numpy as np
 
+from benchmarks.functions import add
+
 _dask: Any = dask
 da: Any = dask.array
 
@@ -53,11 +55,6 @@ def summarise(parts: list[Any]) -> float:
 def simulate(parameter: float) -> float:
     """Return a sum that Python computes."""
     return float(sum([(step * parameter) % 7 for step in range(3_000)]))
-
-
-def add(first: Any, second: Any) -> Any:
-    """Add two results."""
-    return first + second
 
 
 # -- programs -----------------------------------------------------------------------------------------------------
@@ -102,7 +99,7 @@ def _make_fields(directory: Path) -> None:
     values = np.random.default_rng(0).random((len(time_axis), 360, 720), "f4")
     coordinates = {"time": time_axis, "lat": np.linspace(-90, 90, 360), "lon": np.linspace(0, 360, 720)}
     fields = xr.Dataset({"sst": (("time", "lat", "lon"), values)}, coordinates)
-    fields.chunk(time=20).to_zarr(directory / "surface.zarr", compute=True)
+    fields.chunk(time=20).to_zarr(directory / "surface.zarr")
 
 
 def _climatology(client: Any, directory: Path) -> None:

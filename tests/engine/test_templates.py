@@ -192,7 +192,6 @@ def test_where_it_does_not_come_up_processes_are_new_interpreters(
     assert [options["parent"] for options in started] == [os.getpid()]
 
 
-@pytest.mark.slow
 def test_it_is_not_ready_for_an_environment_that_its_libraries_have_not_read(scripts: Scripts) -> None:
     script = """
 import os, time
@@ -212,6 +211,7 @@ print(templates.is_ready())
     assert (done.stdout.split(), done.stderr) == (["True", "False"], "")
 
 
+@pytest.mark.slow
 def test_it_ends_with_the_last_engine_and_with_the_program(scripts: Scripts) -> None:
     program = """
 import os, psutil, time, dask_mars
