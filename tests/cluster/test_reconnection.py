@@ -118,8 +118,8 @@ def test_those_that_do_not_wait_and_those_that_wait_in_vain(place, client, tmp_p
         assert eventually(lambda: has_begun(tmp_path, "cancelled"), PATIENCE_S)
     with in_background(gated(tmp_path, "plain").compute, scheduler=dask_mars.get) as plain:
         assert eventually(lambda: running() == 2, PATIENCE_S)
-        (tmp_path / "cancelled-gate").touch()
         place.stop()
+        (tmp_path / "cancelled-gate").touch()
         with pytest.raises(FutureCancelledError) as caught:
             plain.result(PATIENCE_S)
     assert "dask-mars.cluster.reconnect-timeout" in "".join(caught.value.__notes__)
@@ -149,8 +149,8 @@ def test_those_that_do_not_wait_and_those_that_wait_in_vain(place, client, tmp_p
 def test_ctrl_c_ends_the_wait_at_once(place, client, tmp_path):
     def interrupt() -> None:
         assert eventually(lambda: has_begun(tmp_path), PATIENCE_S)
-        (tmp_path / "x-gate").touch()
         place.stop()
+        (tmp_path / "x-gate").touch()
         (record,) = dask_mars.runtime().records.live()
         assert eventually(lambda: "was lost" in record.explain(), PATIENCE_S)
         os.kill(os.getpid(), signal.SIGINT)
@@ -172,8 +172,8 @@ def test_what_appends_is_not_begun_again_and_a_computation_may_lose_its_schedule
         with mock.patch.object(backend, "_ALLOWED_LOSSES", 0):
             lost = dask_mars.submit(gated(tmp_path, "y"))
             assert eventually(lambda: running() == 2, PATIENCE_S)
-            (tmp_path / "x-gate").touch()
             place.stop()
+            (tmp_path / "x-gate").touch()
             with pytest.raises(BegunBefore):
                 appended.result(PATIENCE_S)
             with pytest.raises(SchedulerLost, match="may be what ends it"):
@@ -218,10 +218,10 @@ def test_what_comes_back_and_is_no_scheduler_for_this_client(place, tmp_path, mo
         with waiting_for("4 s"):
             computation = dask_mars.submit(gated(tmp_path))
             assert eventually(lambda: has_begun(tmp_path), PATIENCE_S)
-        (tmp_path / "x-gate").touch()
         refuse = Mock(side_effect=ImportError("another version"))
         monkeypatch.setattr("dask_mars.cluster.reconnection._Successor", refuse)
         place.stop()
+        (tmp_path / "x-gate").touch()
         with pytest.raises(SchedulerLost, match=r"did not take this client within 4.*another version"):
             computation.result(PATIENCE_S)
     client._loop_runner.stop()
