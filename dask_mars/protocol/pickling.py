@@ -262,10 +262,16 @@ _PLAIN_DTYPES = frozenset(np.dtype(code) for code in "?" + np.typecodes["AllInte
 _MOST_ITEMS, _DEPTH, _NUMBER_BYTES = 64, 5, 16
 
 
-def plain_bytes(value: Any, arrays: bool = True, depth: int = _DEPTH) -> int | None:
+def plain_bytes(
+    value: Any,
+    arrays: bool = True,
+    depth: int = _DEPTH,
+    stays: Callable[[np.ndarray[Any, Any]], bool] = lambda array: False,
+) -> int | None:
     """Return the approximate pickle size of a plain value."""
     # Plain values are numbers, ranges, text, NumPy's numbers, seeds and classes, arrays of numbers that are
-    # writable or broadcast, and small containers of these, at most `depth` deep. None for other values.
+    # writable or broadcast, and small containers of these, at most `depth` deep. None for other values. `stays`
+    # says whether a contiguous array is to remain read-only, as the count of a mean is.
     kind = type(value)
     if kind in _NUMBERS:
         return _NUMBER_BYTES
@@ -276,14 +282,16 @@ def plain_bytes(value: Any, arrays: bool = True, depth: int = _DEPTH) -> int | N
             return None
         if value.flags.writeable:
             return int(value.nbytes)
-        return 4 * _NUMBER_BYTES if _is_broadcast(value) else None
+        if _is_broadcast(value):
+            return 4 * _NUMBER_BYTES
+        return int(value.nbytes) if value.flags.forc and stays(value) else None
     if kind is tuple or kind is list or kind is dict:
         if len(value) > _MOST_ITEMS or not depth:
             return None
         total = _NUMBER_BYTES
         for items in (value, value.values()) if kind is dict else (value,):
             for item in items:
-                size = plain_bytes(item, arrays, depth - 1)
+                size = plain_bytes(item, arrays, depth - 1, stays)
                 if size is None:
                     return None
                 total += size

@@ -252,7 +252,7 @@ class Store(StoreAllocator):
     def _seal_object(self, value: Any, inputs: Iterable[Block], freeze: bool, in_place: bool) -> ObjectRef:
         if not freeze:
             # The usual case: results of reductions.
-            plain = plain_bytes(value)
+            plain = plain_bytes(value, stays=self._stays)
             if (
                 plain is not None
                 and plain <= self.inline_bytes
@@ -339,6 +339,10 @@ class Store(StoreAllocator):
         position = int(array.__array_interface__["data"][0]) - low
         view = arena.view(low - arena.address, high - low)
         return np.ndarray(array.shape, array.dtype, buffer=view, offset=position, strides=array.strides)
+
+    def _stays(self, array: np.ndarray[Any, Any]) -> bool:
+        """Return whether an array is read-only for another reason than that its memory is shared."""
+        return array.nbytes <= self.inline_bytes and self._thawed(array) is array
 
     # -- spilled values ---------------------------------------------------------------------------------------
 
