@@ -433,6 +433,32 @@ static PyObject *group_sums_(PyObject *Py_UNUSED(module), PyObject *arguments)
     return PyBool_FromLong(!is_odd);
 }
 
+static PyObject *table_sum_(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    PyArrayObject *table;
+    Py_ssize_t together;
+    if (!PyArg_ParseTuple(arguments, "O!n:table_sum", &PyArray_Type, &table, &together))
+        return NULL;
+    if (PyArray_NDIM(table) != 2 || PyArray_TYPE(table) != NPY_DOUBLE || !PyArray_ISBEHAVED_RO(table)
+        || PyArray_STRIDE(table, 1) != sizeof(double) || PyArray_STRIDE(table, 0) % (npy_intp)sizeof(double)
+        || PyArray_DIM(table, 1) < LEAST_TABLE_ROW || together < 1) {
+        PyErr_SetString(PyExc_TypeError, "the table must be of doubles in contiguous rows");
+        return NULL;
+    }
+    double total;
+    int is_odd;
+    Py_BEGIN_ALLOW_THREADS
+    feclearexcept(FE_ALL_EXCEPT);
+    total = table_sum(PyArray_DATA(table), PyArray_DIM(table, 0), PyArray_DIM(table, 1),
+                      PyArray_STRIDE(table, 0) / (npy_intp)sizeof(double), together);
+    is_odd = fetestexcept(FE_OVERFLOW | FE_INVALID);
+    feclearexcept(FE_ALL_EXCEPT);
+    Py_END_ALLOW_THREADS
+    if (is_odd)
+        Py_RETURN_NONE;
+    return PyFloat_FromDouble(total);
+}
+
 /* Return an array of the remaining numbers of a source. */
 static PyObject *rest_(PyObject *Py_UNUSED(module), PyObject *capsule)
 {
@@ -463,6 +489,9 @@ static PyMethodDef functions[] = {
      "differences to means."},
     {"rest", rest_, METH_O, "Return an array of the remaining doubles of a source."},
     {"select", select_, METH_O, "Return the loop of where(condition, x, y) for items of a number of bytes, or None."},
+    {"table_sum", table_sum_, METH_VARARGS,
+     "Return the sum of a table of doubles, by NumPy's order where it adds so many rows together; None if NumPy might "
+     "warn."},
     {"without_nan", without_nan_, METH_VARARGS,
      "Return the loop that replaces NaN by zero, by NumPy's type character, or None."},
     {NULL, NULL, 0, NULL},

@@ -1,4 +1,4 @@
-/* Sums of short rows, and of rows in groups. */
+/* Sums of short rows, of rows in groups, and of tables. */
 
 #ifndef DASK_MARS_SUMS_H
 #define DASK_MARS_SUMS_H
@@ -16,5 +16,12 @@ void add_row_sums(const double *rows, ptrdiff_t count, ptrdiff_t length, char *t
  * Return whether a total is NaN. */
 int add_to_groups(const char *rows, ptrdiff_t count, ptrdiff_t stride, ptrdiff_t length, const int64_t *groups,
                   const char *first, double *totals);
+
+/* Minimum length of a row of a table. */
+#define LEAST_TABLE_ROW 8
+
+/* Add up a table of contiguous rows, `stride` numbers apart, in NumPy's order: NumPy copies so many rows `together` as
+ * its buffer has room for. */
+double table_sum(const double *rows, ptrdiff_t count, ptrdiff_t length, ptrdiff_t stride, ptrdiff_t together);
 
 #endif

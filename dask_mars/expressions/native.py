@@ -19,13 +19,14 @@ try:
     from dask_mars.expressions import _native
 except ImportError:
     AVAILABLE = False
-    group_sums = histogram = moments = rest = None
+    group_sums = histogram = moments = rest = table_sum = None
 else:
     AVAILABLE = hasattr(np.ufunc, "_get_strided_loop")
     group_sums = getattr(_native, "group_sums", None)
     histogram = getattr(_native, "histogram", None)
     moments = getattr(_native, "moments", None)
     rest = getattr(_native, "rest", None)
+    table_sum = getattr(_native, "table_sum", None)
 
 #: Bytes for the buffers of one block: about half of a first-level cache, as the arrays need the other half.
 CACHE_BYTES = 1 << 14

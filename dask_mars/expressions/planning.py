@@ -15,6 +15,7 @@ from dask_mars.expressions.draws import Draw
 from dask_mars.expressions.functions import Bound, Elementwise, Reduction, Unsupported
 from dask_mars.expressions.native import Chain, NativePlan, Reduced
 from dask_mars.expressions.numexprs import NumexprPlan
+from dask_mars.expressions.tables import TableSum
 from dask_mars.graph.chunks import Operand
 
 #: Maximum length of rows that are added up faster here than by NumPy.
@@ -90,12 +91,20 @@ class EvaluationPlan:
         chain = [slot for slot in self.bound if self.shapes[slot] == self.shape]
         #: Slots that are computed before the kernel runs.
         self.before = [slot for slot in self.bound if slot not in set(chain)]
-        if not chain and not self._pays():
-            raise Unsupported
-        if not any(slot < self.count + len(program.steps) for slot in chain) and self._rounds_otherwise():
-            raise Unsupported
         #: Computes the chain of steps of the largest shape, and passes of reductions.
-        self.kernel = _kernel(self._chain(chain, values))
+        self.kernel = self._kernel(chain, values, self.count + len(program.steps))
+
+    def _kernel(self, steps: list[int], values: tuple[Any, ...], end: int) -> TableSum | NativePlan | NumexprPlan:
+        chain = self._chain(steps, values)
+        if not steps and not self._pays():
+            return TableSum(chain)
+        # Steps from `end` on prepare reductions.
+        if not any(slot < end for slot in steps) and self._rounds_otherwise():
+            raise Unsupported
+        try:
+            return NativePlan(chain)
+        except Unsupported:
+            return NumexprPlan(chain)
 
     def _chain(self, steps: list[int], values: tuple[Any, ...]) -> Chain:
         return Chain(
@@ -245,13 +254,6 @@ class EvaluationPlan:
         for slot, parts, reduction, dtype, keywords in self.finishing:
             results[slot] = reduction.finish([totals[part] for part in parts], self.shape, dtype, keywords)
         return tuple([results[slot] for slot in self.outputs])
-
-
-def _kernel(chain: Chain) -> NativePlan | NumexprPlan:
-    try:
-        return NativePlan(chain)
-    except Unsupported:
-        return NumexprPlan(chain)
 
 
 def _type(value: Any) -> Any:

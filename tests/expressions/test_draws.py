@@ -53,6 +53,8 @@ def small_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stream_of(seed: int) -> Any:
+    # Without this the extension does not know NumPy's functions.
+    assert draws.checked_stream("normal") is not None
     return _pcg64.Stream(np.random.SeedSequence(seed).generate_state(4, np.uint64))
 
 

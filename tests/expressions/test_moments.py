@@ -52,7 +52,8 @@ def test_any_shape(shape, count, offset, seed):
     if len(axis) < len(shape) and columns < 16:
         assert found is None
     else:
-        near(found, values, axis)
+        # Two numbers near a million may differ little.
+        near(found, values, axis, rtol=1e-11)
 
 
 @pytest.mark.parametrize("shape", [(1000, 700), (40_001,), (17, 513, 3), (1, 100_000), (300_000, 1), (3, 20_000)])
