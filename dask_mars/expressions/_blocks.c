@@ -71,6 +71,8 @@ struct bound_step {
 
 struct run {
     const struct program *program;
+    /* By array, the position a block ahead; without a layout the array is not fetched ahead. */
+    struct cursor *ahead;
     struct layout *layouts;
     struct gathered *gathered;
     struct bound_step *steps;
@@ -470,6 +472,43 @@ static int run_reduction(struct bound_step *bound, npy_intp count)
     return 0;
 }
 
+/* Begin to fetch elements of the next block: a step computes while memory delivers them. */
+static void fetch_ahead(struct run *run, npy_intp elements)
+{
+    for (npy_intp number = 0; number < run->program->array_count; number++) {
+        struct cursor *cursor = &run->ahead[number];
+        if (!cursor->layout)
+            continue;
+        for (npy_intp left = elements; left > 0;) {
+            npy_intp part = cursor->left < left ? cursor->left : left;
+            const char *end = cursor->pointer + part * cursor->stride;
+            for (const char *at = cursor->pointer; at < end; at += CACHE_LINE)
+                __builtin_prefetch(at);
+            move(cursor, part);
+            left -= part;
+        }
+    }
+}
+
+/* Find the arrays to fetch ahead, and put their cursors a block ahead. */
+static void look_ahead(struct run *run, const struct array *arrays)
+{
+    const struct program *program = run->program;
+    for (npy_intp number = 0; number < program->array_count; number++) {
+        const struct layout *layout = &run->layouts[number];
+        struct cursor *cursor = &run->ahead[number];
+        *cursor = (struct cursor){.layout = NULL};
+        if (!program->size || run->gathered[number].buffer || !may_be_made(program, number)
+            || layout->strides[layout->axes - 1] != program->array_items[number])
+            continue;
+        *cursor = first_place(&arrays[number], layout);
+        for (npy_intp left = program->block, part; left > 0; left -= part) {
+            part = cursor->left < left ? cursor->left : left;
+            move(cursor, part);
+        }
+    }
+}
+
 static enum outcome run_blocks(struct run *run, int (*interrupted)(void))
 {
     const struct program *program = run->program;
@@ -482,6 +521,7 @@ static enum outcome run_blocks(struct run *run, int (*interrupted)(void))
                 gather(program, &run->gathered[number], start, count);
         for (npy_intp number = 0; number < program->step_count; number++) {
             struct bound_step *bound = &run->steps[number];
+            fetch_ahead(run, (number + 1) * count / program->step_count - number * count / program->step_count);
             int checked = watched && !bound->step->loop->no_floating_point_errors;
             /* Loops that NumPy does not check may leave any flags. */
             if (checked && !clean && fetestexcept(watched))
@@ -516,7 +556,8 @@ enum outcome run_program(const struct program *program, const struct array *arra
     size_t steps_bytes = in_lines(program->step_count * (npy_intp)sizeof(struct bound_step));
     size_t gathered_bytes = in_lines(program->array_count * (npy_intp)sizeof(struct gathered));
     size_t layouts_bytes = in_lines(program->array_count * (npy_intp)sizeof(struct layout));
-    char *memory = malloc(steps_bytes + gathered_bytes + layouts_bytes), *buffers = NULL;
+    size_t ahead_bytes = in_lines(program->array_count * (npy_intp)sizeof(struct cursor));
+    char *memory = malloc(steps_bytes + gathered_bytes + layouts_bytes + ahead_bytes), *buffers = NULL;
     if (!memory)
         return NO_MEMORY;
     struct run run = {
@@ -524,6 +565,7 @@ enum outcome run_program(const struct program *program, const struct array *arra
         .steps = (struct bound_step *)memory,
         .gathered = (struct gathered *)(memory + steps_bytes),
         .layouts = (struct layout *)(memory + steps_bytes + gathered_bytes),
+        .ahead = (struct cursor *)(memory + steps_bytes + gathered_bytes + layouts_bytes),
         .watched = watched,
     };
     enum outcome outcome = DONE;
@@ -545,6 +587,7 @@ enum outcome run_program(const struct program *program, const struct array *arra
         for (npy_intp number = 0; number < program->array_count; number++)
             if (run.gathered[number].period)
                 lay_out(&run.gathered[number], program->block + run.gathered[number].period);
+        look_ahead(&run, arrays);
         outcome = run_blocks(&run, interrupted);
     }
     free(buffers);
