@@ -34,7 +34,11 @@ _checked: Any = _DEFAULTS[SECTION]
 
 def load_defaults() -> None:
     """Add our defaults below what the user's Dask configuration says, and our frames to those it leaves out."""
+    global _checked
     dask.config.update_defaults(deepcopy(_DEFAULTS))
+    if dask.config.get("mars", None):
+        # Settings under a name that is not ours, as `DASK_MARS__MEMORY_LIMIT` sets them: they are looked at once.
+        _checked = None
     left_out = dask.config.get("admin.traceback.shorten", None)
     if isinstance(left_out, list) and left_out and _OUR_FRAMES not in left_out:
         dask.config.update_defaults({"admin": {"traceback": {"shorten": [*left_out, _OUR_FRAMES]}}})
@@ -150,7 +154,7 @@ def scheduler_address() -> str | None:
     # It is ``dask-mars.scheduler-address``; in the environment ``DASK_MARS__SCHEDULER_ADDRESS`` will do, by which
     # Dask understands ``mars.scheduler-address``.
     address: str | None = get("scheduler-address") or dask.config.get("mars.scheduler-address", None)
-    return address
+    return address or None
 
 
 def parse_duration(given: Any, name: str) -> float:

@@ -42,11 +42,11 @@ def check(tree: Any, formats: Mapping[str, tuple[str, Callable[[str], bool]]]) -
 
 
 def warn_of_misnamed(wrong_section: str, tree: Any) -> None:
-    """Warn of our settings in a section that is not ours."""
+    """Warn of our settings in a section that is not ours, where only an address is read."""
     for name in tree if isinstance(tree, Mapping) else ():
         path = f"{wrong_section}.{str(name).replace('_', '-')}"
         right = path.removeprefix(wrong_section)
-        if right[1:] in schema()["properties"]:
+        if right[1:] in schema()["properties"] and right != ".scheduler-address":
             _warn_of_unknown(path, f"{SECTION}{right}")
 
 

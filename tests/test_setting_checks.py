@@ -147,6 +147,10 @@ def test_a_wrong_setting_of_the_environment_is_named(scripts: Any) -> None:
     done = scripts.run("-c", CALL, env={"DASK_DASK_MARS__RETRIES": "many"})
     assert done.returncode == 1
     assert "dask-mars.retries must be a whole number of at least 0, and not 'many'" in done.stderr
+    done = scripts.run("-c", CALL, env={"DASK_MARS__RETRIES": "2", "DASK_MARS__SCHEDULER_ADDRESS": ""})
+    assert done.stdout == "3\n"
+    (told,) = [line for line in done.stderr.splitlines() if "nothing reads the setting" in line]
+    assert "mars.retries: did you mean dask-mars.retries (in the environment DASK_DASK_MARS__RETRIES)?" in told
 
 
 @pytest.mark.slow
