@@ -1,24 +1,14 @@
-"""Costs of writing to a directory, measured there and updated with each write, and the budget of its bytes."""
+"""Costs of writing to a directory, updated with each write, and the budget of its bytes."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-from dask_mars.checkpointing.journal import Saved, encoded
-from dask_mars.checkpointing.policy import ASSUMED, Costs
+from dask_mars.checkpointing.policy import ASSUMED
 from dask_mars.locking import Lock
-from dask_mars.store.codec import lz4_codec
-from dask_mars.store.spill_files import SpillFiles
 
-#: Bytes of the small and the large measured file, and number of rounds.
-_SMALL_BYTES, _LARGE_BYTES, _ROUNDS = 1 << 12, 1 << 20, 3
-#: Typical number of records that are written together.
-_RECORDS = 16
 #: Factor for the engine thread's work, which takes about as long as the writer's.
 _HANDLING = 2.0
 #: Weight of one more measurement, and largest accepted change, as a factor: other processes use the disk too.
@@ -28,23 +18,10 @@ _LARGE_FROM = 1 << 18
 
 
 class MeasuredCosts:
-    """Measured costs. One thread measures, others read."""
+    """Costs that follow the measured ones. One thread measures, others read."""
 
     def __init__(self) -> None:
         self.now = ASSUMED
-        self.is_measured = False
-
-    def measure(self, directory: Path) -> None:
-        """Measure by writing and removing some files."""
-        files = SpillFiles(directory, lz4_codec())
-        data = os.urandom(_SMALL_BYTES) * (_LARGE_BYTES // _SMALL_BYTES)
-        small_s = min(_written_s(files, data[:_SMALL_BYTES]) for _ in range(_ROUNDS))
-        large_s = min(_written_s(files, data) for _ in range(_ROUNDS))
-        byte_s = max(large_s - small_s, 0.0) / (_LARGE_BYTES - _SMALL_BYTES)
-        # A record costs its part of a system call, and its encoding.
-        record_s = min(_encoded_s() for _ in range(_ROUNDS)) + small_s / _RECORDS
-        self.now = Costs(_HANDLING * record_s, _HANDLING * small_s, byte_s)
-        self.is_measured = True
 
     def learn(self, size_bytes: int, spent_s: float) -> None:
         """Update the costs with one written file."""
@@ -66,30 +43,12 @@ def _followed(known_s: float, found_s: float) -> float:
     return known_s + _WEIGHT * (min(max(found_s, known_s / _MOST), known_s * _MOST) - known_s)
 
 
-def _written_s(files: SpillFiles, data: bytes) -> float:
-    name = f"{secrets.token_hex(4)}.measured"
-    started_s = time.perf_counter()
-    try:
-        files.write(name, [data])
-        return time.perf_counter() - started_s
-    finally:
-        with contextlib.suppress(OSError):
-            (files.path / name).unlink()
-
-
-def _encoded_s() -> float:
-    records = [Saved(("measured", index), "", 0.0, (0, 0.0)) for index in range(_RECORDS)]
-    started_s = time.perf_counter()
-    encoded(records)
-    return (time.perf_counter() - started_s) / _RECORDS
-
-
 _known: dict[Path, MeasuredCosts] = {}
 os.register_at_fork(after_in_child=_known.clear)
 
 
 def costs_of(directory: Path) -> MeasuredCosts:
-    """Return the costs of saving in a directory that this process has measured."""
+    """Return the costs of saving in a directory, as far as this process knows them."""
     return _known.setdefault(directory, MeasuredCosts())
 
 

@@ -19,11 +19,11 @@ from typing import Any, Self
 
 from dask_mars.checkpointing.journal import Begun, Journal, Saved, read_journal
 from dask_mars.errors import CheckpointFailed, CheckpointInUse
+from dask_mars.files import replace_file
 from dask_mars.protocol.object_ref import SPILLED, ObjectRef, SpilledFile, spilled_file
 from dask_mars.store.spill_ownership import make_private_directory
 
 _LOCK, _ABOUT, _JOURNAL, _CHUNK = ".lock", "about.json", ".journal", ".chunk"
-_PARTIAL = ".partial"
 #: Poll interval for a lock that another process holds, in seconds.
 _LOOK_S = 0.05
 #: Attempts to open a directory that other processes remove meanwhile.
@@ -155,13 +155,7 @@ class ComputationDirectory:
     def note(self, about: Mapping[str, Any]) -> None:
         """Write its facts, and create it if necessary."""
         make_private_directory(self.path)
-        partial = self.path / f".{secrets.token_hex(4)}{_PARTIAL}"
-        try:
-            partial.write_text(json.dumps(about), encoding="utf-8")
-            partial.rename(self.path / _ABOUT)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
+        replace_file(self.path / _ABOUT, json.dumps(about).encode())
 
     def journal(self) -> Journal:
         """Return a new journal."""

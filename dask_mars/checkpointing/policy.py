@@ -20,8 +20,8 @@ class Costs(NamedTuple):
         return (self.record_s if is_inline else self.file_s) + size_bytes * self.byte_s
 
 
-#: Costs until the first measurement: those of a slow disk, so that too little is saved at first.
-ASSUMED = Costs(record_s=1e-4, file_s=2e-3, byte_s=5e-9)
+#: Costs before the first write, of a local disk.
+ASSUMED = Costs(record_s=5e-5, file_s=5e-4, byte_s=2e-9)
 
 
 class SavingPolicy:

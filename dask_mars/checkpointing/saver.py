@@ -40,8 +40,6 @@ from dask_mars.store.store import Store
 
 logger = logging.getLogger(__name__)
 
-#: Work before the costs of saving are measured, in seconds; before that only forced chunks are saved.
-_MEASURE_AFTER_S = 0.06
 #: Fixed cost of saving anything: a thread, a directory and a journal, in seconds.
 BEGINNING_S = 0.003
 #: Limits for values that wait to be written and stay in memory: in bytes, and as a divisor of the store's limit.
@@ -224,11 +222,6 @@ class ChunkSaver:
             chosen = [position for position in chosen if chunks[position] in forced]
         if chosen:
             self._choose([(chunks[position], refs[position]) for position in chosen])
-        elif policy.work_s > _MEASURE_AFTER_S and not (
-            self._costs.is_measured or self._thread is not None or self._has_failed
-        ):
-            # The thread is started only to measure the costs.
-            self._start()
 
     def computed_in_client(self, chunk: int) -> None:
         """Exempt a chunk that the user's process has computed: its effects end with the process."""
@@ -330,11 +323,6 @@ class ChunkSaver:
             self._thread.start()
 
     def _write_all(self) -> None:
-        if not self._costs.is_measured:
-            # A directory that is not writable is found out early.
-            with contextlib.suppress(OSError, SpillError):
-                self._writer.note()
-                self._costs.measure(self._writer.directory.path)
         while (batch := self._gathered()) is not None:
             to_save = [item for item in batch if isinstance(item, _ToSave)]
             kept: list[_ToSave] = []

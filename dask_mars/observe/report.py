@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import platform
-import secrets
 import sys
 import time
 from collections.abc import Mapping
@@ -20,6 +18,7 @@ from dask.callbacks import Callback
 
 from dask_mars import units
 from dask_mars.engine.listeners import listeners
+from dask_mars.files import replace_file
 from dask_mars.locking import Lock
 from dask_mars.observe import report_page
 from dask_mars.observe.recorded import Recorded, recorded_of
@@ -137,20 +136,14 @@ class report(Callback):  # type: ignore[misc]  # noqa: N801
 
 
 def _write(path: Path, text: str) -> None:
-    """Replace a file atomically."""
+    """Replace a file."""
     if path.is_dir():
         raise IsADirectoryError(f"the report cannot be written to {path}: it is a directory, not a file")
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        if isinstance(error, OSError):
-            reason = f"the report cannot be written to {path}: {error.strerror or error}"
-            raise type(error)(error.errno, reason) from None
-        raise
+        replace_file(path, text.encode())
+    except OSError as error:
+        reason = f"the report cannot be written to {path}: {error.strerror or error}"
+        raise type(error)(error.errno, reason) from None
 
 
 def _versions() -> dict[str, str]:

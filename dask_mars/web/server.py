@@ -179,20 +179,20 @@ def serve(
     if socket_path is not None:
         path = Path(socket_path).absolute()
         security = Security(hosts=None, checks_origin=False)
-        bound = bind_unix(path)
+        bound = [bind_unix(path)]
         url, files = f"http+unix://{path}", [path]
     else:
         security = port_security(address, behind_proxy, token, view_token)
         bound = bind_tcp(address, port, behind_proxy=behind_proxy)
-        url, files = url_of(address, bound), []
+        url, files = url_of(address, bound[0]), []
     try:
         if connection_file is not None:
-            facts = {"url": url, "token": security.token, "view_token": security.view_token, "pid": os.getpid()}
-            write_connection_file(Path(connection_file).absolute(), facts)
+            write_connection_file(Path(connection_file).absolute(), url, security)
             files.append(Path(connection_file).absolute())
-        return Server(monitor, [bound], security, url, behind_proxy=behind_proxy, files=files, on_close=on_close)
+        return Server(monitor, bound, security, url, behind_proxy=behind_proxy, files=files, on_close=on_close)
     except BaseException:
-        bound.close()
+        for one in bound:
+            one.close()
         for file in files:
             file.unlink(missing_ok=True)
         raise

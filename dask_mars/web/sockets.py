@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
 import stat
-import tempfile
 from pathlib import Path
-from typing import Any
 
-from dask_mars.web.security import is_local
+from tornado.netutil import bind_sockets, bind_unix_socket
+
+from dask_mars.files import replace_file
+from dask_mars.web.security import Security, is_local
 
 _BACKLOG = 1024
 #: Longest path of a unix socket in the kernel, in bytes, without the terminating zero.
@@ -40,20 +40,10 @@ def bind_unix(path: Path) -> socket.socket:
             f"{path} is longer than the {_LONGEST_PATH} bytes that a unix socket's path may have: "
             "have it in another directory"
         )
-    if path.is_socket():
-        if _answers(path):
-            raise OSError(f"another server listens at {path}")
-        # The previous server was killed.
-        path.unlink()
-    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        bound.bind(str(path))
-        path.chmod(0o600)
-        bound.listen(_BACKLOG)
-        bound.setblocking(False)
-    except BaseException:
-        bound.close()
-        raise
+    if path.is_socket() and _answers(path):
+        raise OSError(f"another server listens at {path}")
+    # This replaces the socket of a server that was killed.
+    bound: socket.socket = bind_unix_socket(str(path), 0o600, _BACKLOG)
     return bound
 
 
@@ -70,8 +60,8 @@ def _answers(path: Path) -> bool:
         return True
 
 
-def bind_tcp(address: str, port: int, *, behind_proxy: bool) -> socket.socket:
-    """Return a socket that listens at one address."""
+def bind_tcp(address: str, port: int, *, behind_proxy: bool) -> list[socket.socket]:
+    """Return the sockets that listen at an address; a name may have several."""
     if type(port) is not int or not 0 <= port < 1 << 16:
         raise ValueError(f"a port is a whole number from 0 (any that is free) to 65535, and not {port!r}")
     if not is_local(address) and not behind_proxy:
@@ -80,35 +70,13 @@ def bind_tcp(address: str, port: int, *, behind_proxy: bool) -> socket.socket:
             "give behind_proxy=True if a proxy encrypts"
         )
     try:
-        family, kind, protocol, _, at = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-    except socket.gaierror as error:
-        raise OSError(error.errno, f"{error.strerror}: address {address!r}") from error
-    bound = socket.socket(family, kind, protocol)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        bound.bind(at)
-        bound.listen(_BACKLOG)
-        bound.setblocking(False)
+        sockets: list[socket.socket] = bind_sockets(port, address, backlog=_BACKLOG)
     except OSError as error:
-        bound.close()
-        raise OSError(error.errno, f"{error.strerror}: port {port} of {address!r}") from error
-    except BaseException:
-        bound.close()
-        raise
-    return bound
+        raise OSError(error.errno, f"{error.strerror}: port {port} of address {address!r}") from error
+    return sockets
 
 
-def write_connection_file(path: Path, facts: dict[str, Any]) -> None:
+def write_connection_file(path: Path, url: str, security: Security) -> None:
     """Write address and tokens to a file that only this user can read."""
-    # Replaced atomically, and private under any umask.
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(facts, file)
-        Path(temporary).replace(path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            Path(temporary).unlink()
-        raise
+    facts = {"url": url, "token": security.token, "view_token": security.view_token, "pid": os.getpid()}
+    replace_file(path, json.dumps(facts).encode(), 0o600)

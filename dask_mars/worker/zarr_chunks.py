@@ -15,7 +15,6 @@ import itertools
 import math
 import os
 import sys
-import uuid
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dask_mars.files import replace_file
 from dask_mars.graph.callables import attribute, package_of
 
 #: Decompresses bytes into a contiguous array; returns whether they filled it exactly.
@@ -263,17 +263,11 @@ def _opened(path: str) -> Iterator[tuple[int, int]]:
 
 def _replace(path: Path, data: Any) -> None:
     """Write a file in the place of an earlier one, as zarr does."""
-    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
     try:
-        try:
-            partial.write_bytes(data)
-        except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_bytes(data)
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+        replace_file(path, data)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, data)
 
 
 def _is_filled(part: np.ndarray[Any, Any], fill_value: Any) -> bool:

@@ -403,13 +403,11 @@ def test_a_lock_is_never_cut_to_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 def test_little_work_is_not_worth_a_thread(tmp_path: Path, seconds: float, forced: Any, saved: int) -> None:
     graph = convert({"x": (abs, -1), "y": (abs, "x")}, ["y"])
     facts = facts_of(graph)._replace(forced=frozenset(forced))
-    costs = MeasuredCosts()
-    costs.is_measured = True
     with ComputationDirectory(tmp_path, "0" * 32) as directory:
         directory.acquire(0.0)
         note = functools.partial(directory.note, {})
         budget = Budget(None, int, tmp_path)
-        saver = ChunkSaver(graph, facts, directory, 1e9, budget, costs, note=note, least_work_s=0.05)
+        saver = ChunkSaver(graph, facts, directory, 1e9, budget, MeasuredCosts(), note=note, least_work_s=0.05)
         nothing: Any = lambda *_: None  # noqa: E731
         saver.begin(nothing, 1 << 20, nothing, nothing, nothing, nothing)
         value = (PICKLE, b"1", ())
@@ -418,22 +416,6 @@ def test_little_work_is_not_worth_a_thread(tmp_path: Path, seconds: float, force
         saver.stop(drain=True)
         # What comes first is never worth it here.
         assert len(directory.read()[0]) == saved
-
-
-def test_a_thread_is_started_where_there_is_something_to_find_out(tmp_path: Path) -> None:
-    graph = convert({"x": (abs, -1), "y": (abs, "x")}, ["y"])
-    facts = facts_of(graph)
-    facts.exempt[:] = b"\1" * len(graph)
-    for is_measured in (False, True):
-        costs = MeasuredCosts()
-        costs.is_measured = is_measured
-        with ComputationDirectory(tmp_path, "0" * 32) as directory:
-            directory.acquire(0.0)
-            saver = ChunkSaver(graph, facts, directory, 0.05, Budget(None, int, tmp_path), costs)
-            saver.computed([0], [(0, 1)], [1.0])
-            names = {thread.name for thread in threading.enumerate()}
-            saver.stop()
-        assert ("dask-mars-checkpoint" in names) is not is_measured
 
 
 def test_arguments_that_make_no_sense_are_refused() -> None:

@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("tornado")
 
 from dask_mars.web import connections, snapshots
+from dask_mars.web.security import Security
 from dask_mars.web.server import serve
 from dask_mars.web.sockets import bind_unix, private_directory, write_connection_file
 from tests.conftest import eventually
@@ -65,7 +66,7 @@ def test_what_it_cannot_have(monitor, server):
     for address in ("0.0.0.0", "::", "", "192.0.2.1"):
         with pytest.raises(ValueError, match="behind_proxy=True"):
             serve(monitor, address=address)
-    with pytest.raises(OSError, match=r"in use: port \d+ of '127.0.0.1'"):
+    with pytest.raises(OSError, match=r"in use: port \d+ of address '127.0.0.1'"):
         serve(monitor, port=int(server.url.rpartition(":")[2].strip("/")))
     with pytest.raises(ValueError, match="needs at least 32"):
         serve(monitor, token="short")
@@ -104,7 +105,7 @@ def test_a_connection_file_is_for_nobody_else(monitor, tmp_path):
     with pytest.raises(FileNotFoundError):
         serve(monitor, connection_file=tmp_path / "nowhere" / "c.json")
     with pytest.raises(IsADirectoryError):
-        write_connection_file(tmp_path, {})
+        write_connection_file(tmp_path, "", Security())
     assert not list(tmp_path.iterdir())
 
 

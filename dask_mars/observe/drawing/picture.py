@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from dask_mars import units
 from dask_mars.graph.chunks import DATA, ChunkGraph, Key
 from dask_mars.graph.composition import composed_of
 from dask_mars.labels import worker_label
@@ -129,11 +130,10 @@ def make_layers_picture(
         fused = len(names) > 1
         sizes = [graph.declared_bytes(chunk) for chunk in members]
         size = size_of(sum([size or 0 for size in sizes])) if any(sizes) else ""
-        count = f"{len(members):,} chunk{'' if len(members) == 1 else 's'}"
         nodes.append(
             Node(
                 kind=KNOWN if known else FUSED if fused else SINGLE,
-                heading=count,
+                heading=units.plural(len(members), "chunk"),
                 name="\n".join(textwrap.wrap(_joined(names).replace("-", "- "), _LAYER_WIDTH)).replace("- ", "-"),
                 index=size,
                 worker=NO_WORKER,

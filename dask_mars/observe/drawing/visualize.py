@@ -133,13 +133,10 @@ def _graphs(
 def _titled(before: ChunkGraph, after: ChunkGraph, composed: bool | str) -> list[tuple[str, ChunkGraph]]:
     """Return the graphs to draw with their titles."""
     if before.keys == after.keys:
-        return [(f"{_count(after)}, nothing to compose", after)]
-    both = [(f"before composing: {_count(before)}", before), (f"after composing: {_count(after)}", after)]
+        return [(f"{units.plural(len(after), 'chunk')}, nothing to compose", after)]
+    parts = (("before", before), ("after", after))
+    both = [(f"{when} composing: {units.plural(len(graph), 'chunk')}", graph) for when, graph in parts]
     return both if composed == "both" else [both[bool(composed)]]
-
-
-def _count(graph: ChunkGraph) -> str:
-    return f"{len(graph):,} chunk{'' if len(graph) == 1 else 's'}"
 
 
 def _check_size(graphs: list[ChunkGraph], limit: int | None) -> None:

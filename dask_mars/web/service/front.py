@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
-import os
 import resource
 import signal
 from collections.abc import Callable
@@ -99,7 +99,7 @@ class _Front:
         self, stack: contextlib.ExitStack, asking: ThreadPoolExecutor, reading: ThreadPoolExecutor
     ) -> tuple[list[BoundedServer], str]:
         listening, store = self._listening, self._store
-        sockets = [bind_unix(listening.socket.absolute())]
+        sockets = [[bind_unix(listening.socket.absolute())]]
         stack.callback(listening.socket.absolute().unlink, missing_ok=True)
         try:
             security, where = Security(hosts=None, checks_origin=False), str(listening.socket)
@@ -107,16 +107,10 @@ class _Front:
                 behind_proxy = listening.behind_proxy
                 sockets.append(bind_tcp(listening.address, listening.port, behind_proxy=behind_proxy))
                 security = port_security(listening.address, behind_proxy)
-                where = url_of(listening.address, sockets[-1])
-                facts = {
-                    "url": where,
-                    "token": security.token,
-                    "view_token": security.view_token,
-                    "pid": os.getpid(),
-                }
+                where = url_of(listening.address, sockets[-1][0])
                 file = store.directory / CONNECTION_FILE
                 stack.callback(file.unlink, missing_ok=True)
-                write_connection_file(file, facts)
+                write_connection_file(file, where, security)
             monitor = ServiceMonitor(store, self._supervisor)
             limit_bytes = config.parse_size(config.get("web.body-limit"), "dask-mars.web.body-limit")
             service = ServiceContext(store, self._supervisor, monitor, reading, wire.versions(), limit_bytes)
@@ -133,11 +127,11 @@ class _Front:
             for bound, of_kind in zip(sockets, options, strict=False):
                 server = BoundedServer(application, chunk_size=_CHUNK_BYTES, **of_kind)
                 server.most_connections = most_connections
-                server.add_sockets([bound])
+                server.add_sockets(bound)
                 servers.append(server)
         except BaseException:
-            for bound in sockets:
-                bound.close()
+            for one in itertools.chain(*sockets):
+                one.close()
             raise
         return servers, where
 

@@ -16,7 +16,6 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,10 +26,11 @@ from dask_mars import Runtime, config
 from dask_mars.checkpointing.block import CheckpointSettings, configured
 from dask_mars.client.assembling import is_assembly
 from dask_mars.client.backend import EngineBackend, GraphBackend
-from dask_mars.client.records import Record, Records, ValueDescription
+from dask_mars.client.records import FailureText, Record, Records, ValueDescription
 from dask_mars.client.request import Options, Request
 from dask_mars.client.summaries import remaining_s
 from dask_mars.errors import Cancelled, GraphRefused
+from dask_mars.files import replace_file
 from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes
 from dask_mars.observe.counts import ChunkCounts
 from dask_mars.optimize.client_only import stores_chunk
@@ -49,7 +49,7 @@ logger = logging.getLogger("dask_mars.web")
 _ERROR_BYTES = 256 << 10
 #: Interval for progress reports to the front, in seconds.
 _REPORT_S = 0.25
-#: Longest error message in a list, and longest message and traceback elsewhere, in characters.
+#: Longest error message in a list, and longest traceback, in characters.
 _MESSAGE, _TEXT = 2_000, 50_000
 _OF_MODULES = (
     ". The service has to find the modules that you use, as they are: install them where it runs, or start it "
@@ -264,9 +264,7 @@ class Runner:
             "graph": monitor.graph(id, None),
         }
         text = json.dumps(details, separators=(",", ":")).encode()
-        incoming = self.directory / "incoming" / f"details-{run.number}"
-        incoming.write_bytes(text)
-        incoming.rename(self.directory / "details" / f"{run.number}.json")
+        replace_file(self.directory / "details" / f"{run.number}.json", text)
         return len(text)
 
 
@@ -287,15 +285,8 @@ def _counted(counts: ChunkCounts) -> Json:
 
 def _failure(error: BaseException) -> Json:
     """Return the description of an exception."""
-    try:
-        message = str(error)
-    except Exception:
-        message = "<its message cannot be printed>"
-    told = {
-        "type": type(error).__name__,
-        "message": message[:_TEXT],
-        "traceback": "".join(traceback.format_exception(error))[-_TEXT:],
-    }
+    text = FailureText(error)
+    told = {"type": text.type, "message": text.message, "traceback": text.traceback[-_TEXT:]}
     with contextlib.suppress(Exception):
         payload = pack_error(error).payload
         if len(payload) <= _ERROR_BYTES:
