@@ -121,17 +121,6 @@ def test_wrong_results_are_found(change):
         hypothesis.find(programs(), lambda it: isinstance(ran(it, getter(change)), Difference), settings=few)
 
 
-@pytest.mark.nightly
-def test_what_differs_is_made_short():
-    with silenced():
-        shortest = hypothesis.find(
-            programs(),
-            lambda it: isinstance(ran(it, getter(other_value)), Difference),
-            settings=hypothesis.settings(database=None),
-        )
-    assert len(shortest.steps) <= 5, str(shortest)
-
-
 def test_an_error_in_place_of_a_result_is_found():
     def fail(dsk: Any, keys: Any, **options: Any) -> Any:
         raise KeyError("wrong")

@@ -97,12 +97,6 @@ def test_a_program_on_the_command_line(scripts: Any) -> None:
     assert not scripts.left()
 
 
-@pytest.mark.nightly
-def test_a_program_on_standard_input(scripts: Any) -> None:
-    checked(scripts.run("-", "one", input=WITHOUT_GUARD), *EXPECTED, "one")
-    assert not scripts.left()
-
-
 UNIMPORTED = """
 import os, sys
 import dask

@@ -63,13 +63,6 @@ def test_namespaces_are_counted_and_removed():
         Network(name).sent_bytes(2)
 
 
-def test_hosts_of_one_network_have_addresses_of_their_own():
-    network = Network("")
-    assert len({network.scheduler_address, *map(network.address, range(5))}) == 6
-    assert network.command(0) == []
-    assert network.sent_bytes(2) is None
-
-
 def measurement(peer: str, workload: str, seconds: float, moved: int, peak: int, **fields: object) -> Measurement:
     job = ClusterJob(peer, workload, 0, 1, 2, 1.0, 60, 2, 100 * MIB, "")
     values = {"seconds": [seconds], "values": [[1.0]], "moved_bytes": [moved], "peak_memory_bytes": peak}

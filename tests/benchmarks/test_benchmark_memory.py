@@ -12,12 +12,11 @@ import pytest
 from click.testing import CliRunner
 
 import benchmarks.memory
-from benchmarks import memory_command
 from benchmarks.__main__ import main
 from benchmarks.control_groups import NotPossibleError, control_group
 from benchmarks.jobs import LimitedJob, Measurement
 from benchmarks.memory import memory_kind, peak_memory, tree_bytes
-from benchmarks.memory_cases import CASES, GROUPS
+from benchmarks.memory_cases import CASES
 from benchmarks.memory_command import outcome, row
 from tests.conftest import eventually
 
@@ -69,11 +68,6 @@ def test_a_case_is_run_beside_its_limit_and_reported(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["figures.json", "table.md"]
 
 
-def test_groups_of_cases_hold_every_case_once():
-    assert [name for names in GROUPS.values() for name in names] == list(CASES)
-    assert len(GROUPS["limits"]) >= 12
-
-
 def test_a_control_group_limits_those_who_enter_it_and_is_removed():
     try:
         with control_group(256 * MIB) as group:
@@ -89,30 +83,6 @@ print(memory_available())
         pytest.skip(str(reason))
     assert int(answer.stdout) == 256 * MIB
     assert not group.exists()
-
-
-def test_where_no_control_group_can_be_made_the_case_is_skipped_with_the_reason(monkeypatch):
-    def refuse(limit_bytes: int) -> None:
-        raise NotPossibleError("no rights")
-
-    monkeypatch.setattr(memory_command, "control_group", refuse)
-    result = CliRunner().invoke(main, ["memory", "-c", "control-group", "-p", "mars", "--rounds", "1"])
-    assert result.exit_code == 0, result.output
-    (line,) = [line for line in result.output.splitlines() if line.startswith("| control-group ")]
-    cells = [cell.strip() for cell in line.strip("|").split("|")]
-    assert cells == ["control-group", "1,024", "mars", "skipped", *["-"] * 6, "no rights"]
-
-
-def test_without_any_control_groups_the_reason_is_told(tmp_path):
-    with pytest.raises(NotPossibleError), control_group(MIB, tmp_path):
-        pass
-
-
-def test_senseless_limits_are_refused():
-    for limit in ("many", "10 kB"):
-        result = CliRunner().invoke(main, ["memory", "--limit", limit])
-        assert result.exit_code == 2
-        assert "--limit" in result.output
 
 
 def measurement(peer: str = "mars", value: float = 1.0, **fields: object) -> Measurement:
@@ -151,14 +121,6 @@ def test_peers_that_disagree_are_marked():
     threads, mars = measurement("threads", 1.0), measurement(value=1.001)
     assert "WRONG: differs from threads" in row([mars], [threads, mars])[-1]
     assert row([threads], [threads, mars])[-1] == ""
-
-
-@pytest.mark.parametrize(("peak_mib", "shown"), [(105, "1.05"), (106, "**1.06**")])
-def test_peaks_over_the_limit_stand_out(peak_mib, shown):
-    over = measurement(peak_memory_bytes=peak_mib * MIB, stray_files=2)
-    cells = row([over], [over])
-    assert cells[8] == shown
-    assert cells[10] == "left 2 files behind"
 
 
 @pytest.mark.skipif(memory_kind() != "PSS", reason="only Linux tells")

@@ -5,12 +5,6 @@ from __future__ import annotations
 import io
 import sys
 
-import click
-import pytest
-from click.testing import CliRunner
-
-from benchmarks import options
-from benchmarks.__main__ import main
 from benchmarks.jobs import Job, Measurement
 from benchmarks.machine import machine_facts
 from benchmarks.report import Files, agrees, conclude, markdown_table, plain_console
@@ -36,17 +30,6 @@ def test_files_get_what_is_printed_without_the_colours_of_a_terminal(monkeypatch
     assert text.splitlines()[0].endswith("; 2 workers.")
 
 
-@pytest.mark.parametrize(("asked", "chosen"), [((), "abcd"), (("d", "b", "d"), "bd"), (("odd", "b"), "abc")])
-def test_chosen_names_come_once_and_in_their_own_order(asked, chosen):
-    @click.command()
-    @options.workloads("abcd", {"odd": ["c", "a"]})
-    def command(workloads: list[str]) -> None:
-        click.echo("".join(workloads))
-
-    result = CliRunner().invoke(command, [part for name in asked for part in ("-w", name)])
-    assert result.output.strip() == chosen
-
-
 def test_results_agree_as_far_as_both_have_them_but_for_the_last_digits():
     def measured(*values: list[float]) -> Measurement:
         return Measurement(Job("peer", "workload", 0, 1, 1, 1.0, 1.0), values=list(values))
@@ -56,9 +39,3 @@ def test_results_agree_as_far_as_both_have_them_but_for_the_last_digits():
     assert agrees(measured(), reference)
     for wrong in ([1.001], [float("nan")], [1.0, 1.0]):
         assert not agrees(measured(wrong), reference)
-
-
-def test_schedulers_are_compared_without_a_subcommand():
-    result = CliRunner().invoke(main, ["--list"])
-    assert result.exit_code == 0
-    assert "noop-20000" in result.output

@@ -5,18 +5,12 @@ import pytest
 from benchmarks.jobs import Measurement, ViewersJob
 from benchmarks.measure import run_job
 from benchmarks.viewer import VIEWS
-from benchmarks.viewers_child import ALONE, WATCHED, graph_of
+from benchmarks.viewers_child import ALONE, WATCHED
 from benchmarks.viewers_command import tables_of
 
 
 def job_of(peer: str, scale: float = 1.0) -> ViewersJob:
     return ViewersJob(peer, "viewers", 0, 1, 1, scale, 60.0, 2)
-
-
-def test_the_graph_is_a_grid_and_its_sum():
-    graph = graph_of(3)
-    assert len(graph) == 9 + 3 + 1
-    assert graph["row", 2] == (sum, [("load", 2, 0), ("load", 2, 1), ("load", 2, 2)])
 
 
 def test_tables_have_what_was_measured():
@@ -26,12 +20,6 @@ def test_tables_have_what_was_measured():
     assert [list(column.cells) for column in throughput.columns][-1] == ["1.000", "0.800"]
     assert list(answers.columns[0].cells) == list(VIEWS)
     assert set(answers.columns[2].cells) == {"10.0"}
-
-
-def test_tables_of_what_has_failed():
-    throughput, answers = tables_of([Measurement(job_of(WATCHED), "failed")], 100)
-    assert throughput.row_count == 2
-    assert answers.row_count == 0
 
 
 @pytest.mark.nightly

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -72,12 +71,3 @@ def test_threads_and_mars_agree_within_bounds(name, directory, get, zarr):
     for result in found:
         assert low <= result.max() <= high
         np.testing.assert_allclose(result, found[0], rtol=workload.tolerance)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", GROUPS["real"])
-def test_modules_of_real_workloads_are_all_that_they_need(name):
-    workload = CATALOGUE[name]
-    assert isinstance(workload, Workload)
-    for module in workload.modules:
-        importlib.import_module(module)

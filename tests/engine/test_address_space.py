@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import resource
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,9 +13,9 @@ import numpy as np
 import pytest
 
 from dask_mars import Runtime, config
-from dask_mars.engine import launching, loop
+from dask_mars.engine import loop
 from dask_mars.engine.engine import Engine
-from dask_mars.errors import AddressSpaceTooSmall, ResultTooLarge, SpillDiskFailed, StoreFull
+from dask_mars.errors import AddressSpaceTooSmall, ResultTooLarge, SpillDiskFailed
 from dask_mars.limits import AddressSpace
 from dask_mars.store import arena
 from tests.conftest import Scripts, eventually, files
@@ -136,15 +134,6 @@ def test_a_declared_result_that_fits_no_arena_fails_with_numbers(few) -> None:
         assert 0.4 < smaller.mean().compute(scheduler=runtime.get) < 0.6
 
 
-@pytest.mark.nightly
-def test_a_result_that_fits_no_arena_fails_with_numbers(few) -> None:
-    with few() as runtime:
-        with pytest.raises(StoreFull, match="ulimit -v") as caught:
-            dask.delayed(np.sum)(dask.delayed(filled)(1, 40)).compute(scheduler=runtime.get)
-        assert caught.value.requested_bytes == 40 * MIB
-        assert dask.delayed(filled)(1, 20).sum().compute(scheduler=runtime.get) == 20 * MIB / 8
-
-
 # -- what the system refuses after all ----------------------------------------------------------------------------
 
 
@@ -171,25 +160,3 @@ def test_an_arena_that_is_not_mapped_in_the_users_process(monkeypatch, number) -
         with pytest.raises(AddressSpaceTooSmall, match="num_workers=2"):
             Engine(settings)
     assert len(set(Path("/proc/self/fd").iterdir())) <= len(before)
-
-
-@pytest.mark.nightly
-@pytest.mark.usefixtures("new_interpreters")
-def test_workers_that_have_fewer_addresses_say_so(monkeypatch) -> None:
-    class Popen(subprocess.Popen):
-        def __init__(self, *args, **options) -> None:
-            soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-            # As if libraries had taken the worker's addresses: enough for it, and not for all arenas.
-            resource.setrlimit(resource.RLIMIT_AS, (2 << 30, hard))
-            try:
-                super().__init__(*args, **options)
-            finally:
-                resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-
-    monkeypatch.setattr(launching.subprocess, "Popen", Popen)
-    expected = r"memory_limit=1,073,741,824 and num_workers=2 .* 3,221,225,472 bytes .* is 2,147,483,648 bytes"
-    with (
-        Runtime(num_workers=2, memory_limit="1 GiB") as runtime,
-        pytest.raises(AddressSpaceTooSmall, match=expected),
-    ):
-        dask.delayed(sum)([1, 2]).compute(scheduler=runtime.get)

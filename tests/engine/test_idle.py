@@ -254,16 +254,6 @@ def end_slowly(path: Path, seconds: float) -> None:
     atexit.register(at_exit)
 
 
-@pytest.mark.nightly
-def test_a_computation_waits_for_workers_that_are_ending(brief, tmp_path):
-    engine = brief.engine()
-    for number in range(1, 3):
-        dask.delayed(end_slowly)(tmp_path / "ending", 0.5).compute(scheduler=brief.get)
-        assert eventually(lambda number=number: len(notes(tmp_path / "ending")) == number, 20)
-        assert da.ones(100, chunks=10).sum().compute(scheduler=brief.get) == 100
-    assert not engine._loop.workforce._starts._failures
-
-
 @pytest.mark.slow
 def test_workers_that_do_not_end_are_killed(monkeypatch, tmp_path):
     monkeypatch.setattr(workforce, "_EXIT_S", 0.3)
@@ -297,20 +287,3 @@ def test_computations_at_any_moment_come_to_their_end(timeout, tmp_path):
 
 
 # -- the end ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "is_slow", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["ended", "ending"]
-)
-def test_a_runtime_without_workers_can_be_closed(brief, tmp_path, is_slow):
-    engine = brief.engine()
-    persisted = put_and_computed(brief)
-    if is_slow:
-        dask.delayed(end_slowly)(tmp_path / "ending", 0.5).compute(scheduler=brief.get)
-        assert eventually(lambda: list(engine._loop.workforce.ending), 20)
-    else:
-        assert eventually(lambda: have_ended(engine), 20)
-    brief.close()
-    assert brief.explain() == "no workers are running"
-    assert not engine._thread.is_alive()
-    del persisted

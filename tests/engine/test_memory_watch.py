@@ -306,13 +306,6 @@ def keep(size_bytes: int, number: int) -> int:
     return number
 
 
-@pytest.mark.nightly
-@needs_proc
-def test_those_that_do_not_fit_side_by_side_take_turns(limited, large):
-    tasks = [dask.delayed(take)(large, dask_key_name=f"take-{number}") for number in range(3)]
-    assert dask.compute(*tasks, scheduler=limited.get) == (large // MIB,) * 3
-
-
 @pytest.mark.slow
 @needs_proc
 def test_what_does_not_fit_alone_is_tried_twice_and_fails_with_numbers(limited, tmp_path):
@@ -330,15 +323,6 @@ def test_what_does_not_fit_alone_is_tried_twice_and_fails_with_numbers(limited, 
     assert f"{error.limit_bytes:,}" in str(error)
     assert len(notes(begun)) == 2
     assert limited.get({"x": (pow, 2, 3)}, "x") == 8
-
-
-@pytest.mark.nightly
-@needs_proc
-def test_what_is_not_to_be_begun_twice_is_not_tried_again(limited, tmp_path, monkeypatch):
-    monkeypatch.setattr("dask_mars.optimize.known.APPENDING", frozenset({f"{__name__}.take"}))
-    with pytest.raises(WorkerOverLimit, match="appends to files"):
-        dask.delayed(take)(20 * ROOM_BYTES, str(tmp_path / "begun")).compute(scheduler=limited.get)
-    assert len(notes(tmp_path / "begun")) == 1
 
 
 @pytest.mark.nightly

@@ -158,18 +158,6 @@ PLAIN: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.nightly if kind == "frame" else ()) for kind in PLAIN]
-)
-def test_what_holds_no_files_is_not_waited_for(
-    kind: str, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs: list[Any] = []
-    monkeypatch.setattr(computations.GraphComputation, "_wait_for_release", lambda self, run: runs.append(run))
-    PLAIN[kind]().compute(scheduler=runtime.get)
-    assert [run.may_hold_files for run in runs] == [False]
-
-
 def test_files_are_closed_when_chunks_are_persisted(runtime: Runtime, path: Path) -> None:
     persisted = da.from_array(Held(path), chunks=2, asarray=False).map_blocks(abs)
     (persisted,) = runtime.persist([persisted])

@@ -207,19 +207,6 @@ def test_objects_that_can_never_be_raise_with_numbers(limited, take, caplog):
     assert dask.delayed(take)(10).compute(scheduler=limited.get) == 10
 
 
-@pytest.mark.nightly
-@COUNTED
-def test_a_large_process_of_the_user_leaves_no_more_than_there_is():
-    own = np.ones(700 * MIB // 8)
-    with runtime_with_room(ROOM_BYTES) as runtime:
-        pids = runtime.engine().worker_pids()
-        with pytest.raises(QuotaExceeded) as caught:
-            dask.delayed(small_objects)(4000).compute(scheduler=runtime.get)
-        assert caught.value.granted_bytes < 2 * ROOM_BYTES
-        assert runtime.engine().worker_pids() == pids
-    assert own[-1] == 1
-
-
 @pytest.mark.parametrize("take", [np.ones, pytest.param(bytes, marks=COUNTED)])
 def test_a_task_that_can_do_with_less_goes_on(limited, take):
     def choose() -> int:

@@ -53,13 +53,6 @@ def operands_of(collection: Any, **options: Any) -> list[str]:
     return [graph.operands[operand].name for operand in graph.operand_of if operand >= 0]
 
 
-def sorted_by_all(found: Any) -> Any:
-    if found.ndim == 1:
-        return found.sort_index()
-    plain = [name for name in found.columns if found[name].dtype != object]
-    return found.sort_values(plain)
-
-
 # -- the graph ------------------------------------------------------------------------------------------------
 
 
@@ -112,26 +105,6 @@ SHUFFLES: dict[str, Callable[[Any], Any]] = {
     "some partitions": lambda frame: frame.shuffle("key", npartitions=6).partitions[[1, 4]],
     "nothing left": lambda frame: frame[frame.x < 0].shuffle("key"),
 }
-
-#: Those of which others have the operands.
-LONG = {"apply", "set_index of moments"}
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.nightly if name in LONG else ()) for name in SHUFFLES]
-)
-def test_results_are_those_of_threads(get, name):
-    collection = SHUFFLES[name](dd.from_pandas(frame(), npartitions=5, sort=False))
-    expected, found = collection.compute(scheduler="threads"), collection.compute(scheduler=get)
-    assert type(found) is type(expected)
-    if found.ndim == 2:
-        pd.testing.assert_series_equal(found.dtypes, expected.dtypes)
-    pd.testing.assert_index_equal(found.index[:0], expected.index[:0])
-    found, expected = sorted_by_all(found), sorted_by_all(expected)
-    if name == "merge":
-        # Rows are numbered in the order in which they come.
-        found, expected = found.reset_index(drop=True), expected.reset_index(drop=True)
-    (pd.testing.assert_frame_equal if found.ndim == 2 else pd.testing.assert_series_equal)(found, expected)
 
 
 def test_rows_come_in_the_order_of_the_partitions(get):

@@ -62,29 +62,6 @@ def fail(*inputs: Any) -> None:
     raise OnPurpose(sum(digest(value) for value in inputs))
 
 
-def smooth(block: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Add to each element the ones above and below, as far as there are any."""
-    smoothed = block.copy()
-    smoothed[1:] += block[:-1]
-    smoothed[:-1] += block[1:]
-    return smoothed
-
-
-def text(number: int, width: int) -> str:
-    """Return a text that begins with a number."""
-    return str(number).ljust(width, "x")
-
-
-def is_even(value: str) -> bool:
-    """Tell whether the number that a text begins with is even."""
-    return int(value.rstrip("x")) % 2 == 0
-
-
-def last_digit(number: int) -> int:
-    """Return the last digit."""
-    return number % 10
-
-
 def frame(part: int, rows: int) -> Any:
     """Return a part of a dataframe."""
     import pandas as pd

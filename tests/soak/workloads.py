@@ -11,7 +11,6 @@ import dask
 import dask.array
 import numpy as np
 
-from benchmarks.functions import add
 from tests.fuzz.compare import difference
 from tests.soak import tasks
 
@@ -113,29 +112,6 @@ def _rechunked(rng: Generator, size_bytes: int) -> list[Any]:
     return _small(rng, y + 1) + ([x] if rng.random() < 0.3 else [])
 
 
-def _transposed(rng: Generator, size_bytes: int) -> list[Any]:
-    x = _array(rng, size_bytes)
-    x = x[: min(x.shape), : min(x.shape)]
-    return _small(rng, x + x.T)
-
-
-def _multiplied(rng: Generator, size_bytes: int) -> list[Any]:
-    x = _array(rng, size_bytes // 2).astype("f8")
-    narrow = x[:, : min(64, x.shape[1])]
-    return [narrow.T @ narrow, *_small(rng, x)]
-
-
-def _overlapping(rng: Generator, size_bytes: int) -> list[Any]:
-    x = _array(rng, size_bytes).astype("f8")
-    boundary = str(rng.choice(["reflect", "periodic", "none"]))
-    return _small(rng, da.overlap.map_overlap(tasks.smooth, x, depth=1, boundary=boundary, dtype="f8"))
-
-
-def _masked(rng: Generator, size_bytes: int) -> list[Any]:
-    x = _array(rng, size_bytes).ravel()
-    return [x[x > 50].sum(), da.concatenate([x[:7], x[-5:]]), x.cumsum(axis=0)[-1]]
-
-
 # -- graphs of tasks ----------------------------------------------------------------------------------------------
 
 
@@ -166,21 +142,6 @@ def _hungry(rng: Generator, size_bytes: int) -> list[Any]:
     return made
 
 
-def _bag(rng: Generator, size_bytes: int) -> list[Any]:
-    import dask.bag as bag
-
-    items = int(rng.integers(1, 2000))
-    width = max(1, min(1000, size_bytes // items // 20))
-    numbers = bag.from_sequence(range(items), npartitions=int(rng.integers(1, 12)))
-    texts = numbers.map(tasks.text, width)
-    return [
-        texts.map(len).sum(),
-        texts.filter(tasks.is_even).count(),
-        numbers.foldby(tasks.last_digit, add, 0, add, 0),
-        texts.take(1, compute=False) if rng.random() < 0.5 else numbers.topk(5),
-    ]
-
-
 def _frame(rng: Generator, size_bytes: int) -> list[Any]:
     import dask.dataframe as dd
 
@@ -199,17 +160,12 @@ def _frame(rng: Generator, size_bytes: int) -> list[Any]:
     return _some(rng, ways, 2)
 
 
-#: How each kind of computation is made.
+#: How each kind of computation is made: what the fuzzer draws is small, and these fill the memory.
 KINDS: dict[str, Callable[[Generator, int], list[Any]]] = {
     "elementwise": _elementwise,
     "rechunked": _rechunked,
-    "transposed": _transposed,
-    "multiplied": _multiplied,
-    "overlapping": _overlapping,
-    "masked": _masked,
     "delayed": _delayed,
     "hungry": _hungry,
-    "bag": _bag,
 }
 if importlib.util.find_spec("pandas") is not None:
     KINDS["frame"] = _frame

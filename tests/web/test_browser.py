@@ -139,18 +139,6 @@ def test_views_of_what_runs(viewer, server, work):
     viewer.reads("block 0 begins", ".view.log")
 
 
-@pytest.mark.nightly
-def test_a_view_without_a_computation_is_of_the_newest(viewer, server, runtime, work):
-    viewer.open(f"{server.url}view/layers?token={server.token}")
-    viewer.reads("slow", "table.layers")
-    # A worker for what comes next.
-    work.let(0, 1, 2)
-    (da.arange(4, chunks=2) + 1).sum().compute(scheduler=runtime.get)
-    viewer.reads("sum", "table.layers")
-    viewer.press(tab("log"))
-    viewer.reads("written nothing", ".view.log")
-
-
 def test_the_keyboard_alone_cancels(viewer, server, work):
     viewer.open(server.link)
     viewer.wait(lambda: viewer.all(RUNNING))
