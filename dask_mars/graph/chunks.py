@@ -200,6 +200,10 @@ class Restriction(NamedTuple):
     resources: tuple[tuple[str, float], ...]
 
 
+#: Data of a graph by chunk id that are not there for every chunk.
+_BY_CHUNK = ("values", "retries", "priorities", "restrictions", "saves", "joined_bytes")
+
+
 @dataclass(slots=True)
 class ChunkGraph:
     """A whole computation, by dense integer ids in a good order of execution."""
@@ -242,15 +246,12 @@ class ChunkGraph:
         return len(self.keys)
 
     def take_over(self, graph: ChunkGraph, new: Sequence[int]) -> None:
-        """Take over another graph's data about chunks; `new` has the number of each of its chunks here."""
-        self.values = {new[chunk]: value for chunk, value in graph.values.items()}
+        """Take over another graph's data about chunks; `new` has the id of each here, -1 for those left out."""
+        for name in _BY_CHUNK:
+            facts = getattr(graph, name).items()
+            setattr(self, name, {new[chunk]: fact for chunk, fact in facts if new[chunk] >= 0})
         self.outputs = [new[chunk] for chunk in graph.outputs]
-        self.in_client = {new[chunk] for chunk in graph.in_client}
-        self.retries = {new[chunk]: count for chunk, count in graph.retries.items()}
-        self.priorities = {new[chunk]: priority for chunk, priority in graph.priorities.items()}
-        self.restrictions = {new[chunk]: restriction for chunk, restriction in graph.restrictions.items()}
-        self.saves = {new[chunk]: wanted for chunk, wanted in graph.saves.items()}
-        self.joined_bytes = {new[chunk]: size for chunk, size in graph.joined_bytes.items()}
+        self.in_client = {new[chunk] for chunk in graph.in_client if new[chunk] >= 0}
 
     def chunks_for_client(self) -> set[int]:
         """Return the chunks that must run in the user's process, because of their operand or by `in_client`."""

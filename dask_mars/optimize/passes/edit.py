@@ -101,15 +101,15 @@ class GraphEdit:
         # combine results of fused chunks. `joined_bytes` adds entries to the graph's.
         if joined_bytes:
             self.graph.joined_bytes = {**self.graph.joined_bytes, **joined_bytes}
-        self._renumber(_depth_first(self.graph.inputs, self.graph.outputs, eager))
+        self.keep(_depth_first(self.graph.inputs, self.graph.outputs, eager))
 
     def finish(self) -> ChunkGraph:
         """Return the graph without removed chunks and unused operands: the given one if nothing has changed."""
         if any(self.removed):
-            self._renumber([chunk for chunk, is_gone in enumerate(self.removed) if not is_gone])
+            self.keep([chunk for chunk, is_gone in enumerate(self.removed) if not is_gone])
         return self._given if self.graph.keys is self._given.keys else self.graph
 
-    def _renumber(self, order: list[int]) -> None:
+    def keep(self, order: list[int]) -> None:
         """Keep only the chunks of `order`, each with its place there as its id."""
         old = self.graph
         new = [-1] * len(old)
@@ -138,7 +138,6 @@ class GraphEdit:
         )
         self.graph.take_over(old, new)
         self.graph.outputs.sort()
-        self.graph.joined_bytes = {new[chunk]: size for chunk, size in old.joined_bytes.items() if new[chunk] >= 0}
         self.fixed = {new[chunk] for chunk in self.fixed if new[chunk] >= 0}
         self.removed = bytearray(len(order))
         self.size_of = cache(self.graph.declared_bytes)
