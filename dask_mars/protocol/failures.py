@@ -42,7 +42,7 @@ def pack_error(error: BaseException) -> FailureRecord:
     for kind in (type(error), *_BUILTIN_ERRORS):
         if type(kind.__init__) is WrapperDescriptorType and kind.__reduce__ is BaseException.__reduce__:
             copyreg.pickle(kind, _reduce_as_called)
-    for kind in _kinds_behind(error):
+    for kind in set(map(type, tracebacks.chain(error))):
         # Constructors written in C fill the members of their classes, except names, which are not arguments.
         is_filled = type(kind.__init__) is WrapperDescriptorType and not issubclass(
             kind, (AttributeError, NameError)
@@ -70,19 +70,6 @@ def _reduce_as_called(error: BaseException) -> tuple[Any, ...]:
     chain = (error.__cause__, error.__traceback__, error.__context__, error.__suppress_context__)
     notes = getattr(error, "__notes__", None)
     return tblib.pickling_support.unpickle_exception, (kind, arguments, *chain, notes), *state
-
-
-def _kinds_behind(error: BaseException) -> set[type[BaseException]]:
-    """Return the types of an exception, its causes, contexts and group members."""
-    found: dict[int, BaseException] = {}
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        each = waiting.pop()
-        if each is not None and id(each) not in found:
-            found[id(each)] = each
-            waiting += [each.__cause__, each.__context__]
-            waiting += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
-    return set(map(type, found.values()))
 
 
 def _unset(value: Any) -> Any:

@@ -40,15 +40,15 @@ def install() -> None:
 def carry(error: BaseException) -> None:
     """Attach frames to an exception and its chain, for pickling by others."""
     # Dask pickles tracebacks by tblib, which drops columns, and for clients that need not have this package.
-    for each in _chain(error):
+    for each in chain(error):
         with contextlib.suppress(AttributeError):
             vars(each)[_CARRIED] = [tuple(frame) for frame in frames_of(each.__traceback__)]
 
 
-def forget(error: BaseException, chain: bool = False) -> None:
-    """Remove an exception's frames, and optionally its chain; its class may forbid setting attributes."""
+def forget(error: BaseException, whole: bool = False) -> None:
+    """Remove an exception's frames, and with `whole` its chain; its class may forbid setting attributes."""
     error.with_traceback(None)
-    if chain:
+    if whole:
         BaseException.__setattr__(error, "__context__", None)
         BaseException.__setattr__(error, "__cause__", None)
 
@@ -62,21 +62,23 @@ def add_note(error: BaseException, text: str) -> None:
 
 def restore(error: BaseException) -> None:
     """Restore the tracebacks that an exception and its chain carry."""
-    for each in _chain(error):
+    for each in chain(error):
         frames = getattr(each, "__dict__", {}).pop(_CARRIED, None)
         if frames:
             each.with_traceback(traceback_of(frames))
 
 
-def _chain(error: BaseException) -> list[BaseException]:
-    found: list[BaseException] = []
+def chain(error: BaseException) -> list[BaseException]:
+    """Return an exception, its causes, contexts and group members."""
+    found: dict[int, BaseException] = {}
     waiting: list[BaseException | None] = [error]
     while waiting:
         each = waiting.pop()
-        if each is not None and not any(each is known for known in found):
-            found.append(each)
+        if each is not None and id(each) not in found:
+            found[id(each)] = each
             waiting += [each.__cause__, each.__context__]
-    return found
+            waiting += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+    return list(found.values())
 
 
 def frames_of(traceback: TracebackType | None) -> list[Frame]:

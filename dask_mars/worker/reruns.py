@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterator
 
 from dask_mars.errors import StoreFull
+from dask_mars.protocol.tracebacks import chain
 
 #: Messages by which NumPy, Python's buffers, Cython, numba and OpenCV report read-only memory, and NumPy an array
 #: that cannot be resized in place.
@@ -22,41 +22,30 @@ _NOT_IN_MAIN = re.compile(
     r"Can't get attribute|on __main__ failed|module '__main__' has no|from '__main__'|not found as __main__"
     r"|not the same object as|import of module .+ failed|Can't pickle .+: No module named"
 )
-#: Maximum number of exceptions of a chain to inspect, as the chain may be a cycle.
-_LINKS = 20
 
 
 def is_about_writing(error: BaseException) -> bool:
     """Return whether an exception or one of its causes reports read-only memory."""
     # Libraries have exceptions of their own for it, and replace NumPy's.
-    return any(map(_says_read_only, _chain(error)))
+    return any(map(_says_read_only, chain(error)))
 
 
 def is_about_file_lock(error: BaseException) -> bool:
     """Return whether an exception or one of its causes reports an HDF5 file that is locked."""
     # The user's own process may have the file open for writing. Only that process can read what is not yet in the
     # file.
-    return any(map(_says_locked, _chain(error)))
+    return any(map(_says_locked, chain(error)))
 
 
 def is_about_main(error: BaseException) -> bool:
     """Return whether an exception or one of its causes reports a name that ``__main__`` lacks."""
     # The user's own process has the whole script, whereas only names that a graph refers to travel.
-    return any(isinstance(link, Exception) and _says(_NOT_IN_MAIN, link) for link in _chain(error))
+    return any(isinstance(link, Exception) and _says(_NOT_IN_MAIN, link) for link in chain(error))
 
 
 def is_about_memory(error: BaseException) -> bool:
     """Return whether an exception or one of its causes reports a lack of memory."""
-    return any(isinstance(link, (MemoryError, StoreFull)) for link in _chain(error))
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    link: BaseException | None = error
-    for _ in range(_LINKS):
-        if link is None:
-            return
-        yield link
-        link = link.__cause__ or link.__context__
+    return any(isinstance(link, (MemoryError, StoreFull)) for link in chain(error))
 
 
 def _says_locked(error: BaseException) -> bool:

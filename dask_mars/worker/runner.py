@@ -340,7 +340,7 @@ class ChunkRunner:
             return self._give_up(graph, chunk, error, owners)
         elif reason == POSTPONED:
             # The frames hold memory that has to be free.
-            tracebacks.forget(error, chain=True)
+            tracebacks.forget(error, whole=True)
             self._return(graph, chunk, owners, "postponed")
         else:
             exceeded = QuotaExceeded(growth_bytes, granted_bytes(self._part), *quota_figures(self._part))
@@ -373,7 +373,7 @@ class ChunkRunner:
     def _give_up(self, graph: KnownGraph, chunk: int, error: BaseException, owners: Owners) -> bool:
         """Report an interrupted chunk as dropped, and return True."""
         # The frames hold the task's objects.
-        tracebacks.forget(error, chain=True)
+        tracebacks.forget(error, whole=True)
         self._return(graph, chunk, owners, "dropped")
         # The task may have been about to restore a setting, so the next one enters its context again.
         self._surroundings.context = None
