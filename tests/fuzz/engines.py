@@ -1,4 +1,4 @@
-"""Engines that programs are computed by: their memory, who kills their workers, and what they leave behind."""
+"""Engines with troubles: their memory and disk, who kills their workers, and what they leave behind."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ import dask
 
 import dask_mars
 from dask_mars import Runtime
+from dask_mars.engine import startup
 from dask_mars.limits import estimate_memory
 from dask_mars.optimize import defaults
+from dask_mars.scheduler.replay import replay
 from tests.constants import constants
 from tests.soak.leaks import Errors, Surroundings, left_in_engine
-from tests.soak.troubles import Killer
+from tests.soak.troubles import Killer, full_disk, no_directory
 
 MIB = 1 << 20
 #: Programs that one engine computes.
@@ -48,6 +50,15 @@ class Plan:
     settings: dict[str, Any] = field(default_factory=dict)
     constants: dict[str, Any] = field(default_factory=dict)
     fold_initial: int = 32
+    #: Whether the limit grows by what libraries keep in this process.
+    grows: bool = True
+    #: Mean seconds between kills, and how often a worker that is not up yet is spared.
+    kill_every_s: float = _KILL_EVERY_S
+    kill_patience: float = 1.0
+    #: Seconds that threads may compute before processes do; None: processes are there from the beginning.
+    threads_s: float | None = None
+    #: Bytes that the disk has for values; None for a disk that cannot be written to, negative for all there are.
+    disk_bytes: int | None = -1
 
     @property
     def small(self) -> bool:
@@ -73,16 +84,18 @@ def plan(seed: int, memory_limit: int | None = None, kills: bool | None = None) 
         "retry_delay_limit_s": 0.05,
     }
     fold_initial = chance.choice([32, 32, 1])
+    threads_s = chance.choice([None, None, 0.02, 4.0])
     if memory_limit is None and small:
         memory_limit = chance.choice([160, 192, 256]) * MIB + workers * _LIBRARIES
     if memory_limit is not None:
         settings["store-limit"] = chance.choice([2, 4, 8]) * MIB
     named = {f"dask-mars.{name}": value for name, value in settings.items()}
-    return Plan(memory_limit, killed if kills is None else kills, workers, named, fixed, fold_initial)
+    kills = killed if kills is None else kills
+    return Plan(memory_limit, kills, workers, named, fixed, fold_initial, threads_s=threads_s)
 
 
 class LeftBehind(Exception):
-    """An engine has left something behind, or logged an error."""
+    """An engine has left something behind, logged an error, or decided otherwise when its log was replayed."""
 
 
 class Engine:
@@ -90,26 +103,38 @@ class Engine:
 
     def __init__(self, plan: Plan, seed: int) -> None:
         self.plan, self.seed = plan, seed
-        self.spilled_bytes = self.killer_count = 0
+        self.spilled_bytes = self.killer_count = self.replayed = 0
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Engine:
         gc.collect()
         self._before, self._shared = Surroundings(), _shared_memory()
-        self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="fuzz-")))
-        self.errors = self._stack.enter_context(Errors().kept())
-        self._stack.enter_context(mock.patch.object(defaults, "CONSUMERS_PER_WORKER", self.plan.fold_initial))
-        settings = {**self.plan.settings, "dask-mars.spill-directory": str(self._folder / "spilled")}
-        with dask.config.set(settings), constants(**self.plan.constants):
-            limit = self.plan.memory_limit
-            # What Dask and libraries keep in this process grows from program to program.
-            limit = limit and limit + max(estimate_memory([os.getpid()]) - _OWN, 0)
-            self.runtime = Runtime(self.plan.workers, limit).start()
+        enter, plan = self._stack.enter_context, self.plan
+        self._folder = Path(enter(tempfile.TemporaryDirectory(prefix="engine-")))
+        self.errors = enter(Errors().kept())
+        enter(mock.patch.object(defaults, "CONSUMERS_PER_WORKER", plan.fold_initial))
+        spilled = no_directory(self._folder) if plan.disk_bytes is None else self._folder / "spilled"
+        if plan.disk_bytes is not None and plan.disk_bytes >= 0:
+            enter(full_disk(plan.disk_bytes))
+        log = str(self._folder / "scheduler-{engine}.log")
+        settings = {"dask-mars.spill-directory": str(spilled), "dask-mars.scheduler-log": log}
+        # Threads give way to processes at some time of the computations.
+        for name in ("_PATIENCE_S", "_LOCKED_PATIENCE_S") if plan.threads_s is not None else ():
+            enter(mock.patch.object(startup, name, plan.threads_s))
+        enter(mock.patch.object(startup, "_STARTS", 0))
+        enter(dask.config.set({**plan.settings, **settings}))
+        enter(constants(**plan.constants))
+        limit = plan.memory_limit
+        if limit is not None and plan.grows:
+            limit += max(estimate_memory([os.getpid()]) - _OWN, 0)
+        self.runtime = Runtime(plan.workers, limit)
+        if plan.threads_s is None:
+            self.runtime.start()
         # The same engine is behind the name.
         dask_mars.runtimes._default._runtime = self.runtime
-        self.killer = Killer(self.runtime, self.seed, _KILL_EVERY_S)
-        if self.plan.kills:
-            self._stack.enter_context(self.killer.running())
+        self.killer = Killer(self.runtime, self.seed, plan.kill_every_s, plan.kill_patience)
+        if plan.kills:
+            enter(self.killer.running())
         return self
 
     def told(self) -> str:
@@ -133,10 +158,12 @@ class Engine:
             self.check_idle()
             self.spilled_bytes = self.runtime.engine().spilled_bytes
         self.runtime.close()
-        files = [str(path) for path in self._folder.rglob("*") if path.is_file()]
+        logs = [path.read_text(encoding="utf-8") for path in self._folder.glob("scheduler-*.log")]
+        files = [str(path) for path in (self._folder / "spilled").rglob("*") if path.is_file()]
         self._stack.close()
         if error[0] is not None:
             return
+        self.replayed = sum(map(replayed, logs))
         if files:
             raise LeftBehind(f"files are left: {files}")
         self.killer_count = self.killer.count
@@ -146,6 +173,14 @@ class Engine:
             raise LeftBehind(f"left after the engine was closed: {added}")
         if shared := _shared_memory() - self._shared:
             raise LeftBehind(f"shared memory is left: {shared}")
+
+
+def replayed(log: str) -> int:
+    """Have a new machine decide on the events of a log; return their number."""
+    outcome = replay(log.splitlines(keepends=True))
+    if outcome.difference is not None:
+        raise LeftBehind(f"equal events gave other instructions: {outcome.difference}")
+    return outcome.events.total()
 
 
 def _shared_memory() -> set[str]:

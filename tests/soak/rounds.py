@@ -7,22 +7,17 @@ again.
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import dask
 import numpy as np
 
 from benchmarks.report import MIB
-from dask_mars import Runtime
-from dask_mars.engine import startup
 from dask_mars.errors import (
     QuotaExceeded,
     RequestTooLarge,
@@ -32,12 +27,10 @@ from dask_mars.errors import (
     WorkerOverLimit,
     WorkerStartFailed,
 )
-from dask_mars.optimize import defaults
-from dask_mars.scheduler.replay import replay
-from tests.constants import constants
-from tests.soak.leaks import Errors, Surroundings, left_in_engine, private_bytes
+from tests.fuzz.engines import Engine, LeftBehind, Plan
+from tests.soak.leaks import private_bytes
 from tests.soak.tasks import OnPurpose
-from tests.soak.troubles import CancelAfter, Cancelled, Killer, full_disk, interrupted, no_directory, watchdog
+from tests.soak.troubles import CancelAfter, Cancelled, interrupted, watchdog
 from tests.soak.workloads import Generator, Workload, differences, draw, read_again
 
 # Dask has few annotations. Saying so once keeps the type checker strict with all the rest.
@@ -117,105 +110,70 @@ class Troubles:
         return isinstance(error, RequestTooLarge | StoreFull | QuotaExceeded | WorkerOverLimit)
 
 
-def _configuration(
-    rng: Generator, folder: Path, troubles: Troubles, workers: int
-) -> tuple[dict[str, Any], int, int]:
-    """Draw settings, the limit of memory, and how large arrays may be."""
+def _planned(rng: Generator, workers: int | None) -> tuple[Plan, Troubles, int]:
+    """Draw an engine, what may go wrong, and how large arrays may be."""
+    troubles = Troubles(
+        disk=str(rng.choice(["ok", "full", "none"], p=[0.6, 0.25, 0.15])), kills=bool(rng.random() < 0.5)
+    )
     # Three workers, this process and libraries take some 230 MiB before they have computed anything.
-    limit = (int(rng.integers(256, 400)) + _MORE_MIB * max(workers - 3, 0)) * MIB
-    # Where memory is plenty threads compute first.
-    is_plenty = bool(rng.random() < _PLENTY_SHARE)
-    directory = no_directory(folder) if troubles.disk == "none" else folder / "spilled"
+    limit = (int(rng.integers(256, 400)) + _MORE_MIB * max((workers or 0) - 3, 0)) * MIB
     settings = {
-        "spill-directory": str(directory),
         "store-limit": int(limit * rng.uniform(0.05, 0.6)),
         "cancel-grace": str(rng.choice(["20 ms", "200 ms"])),
         "idle-timeout": str(rng.choice(["0 s", "100 ms", "10 minutes", "10 minutes"])),
         "policy": str(rng.choice(["mars", "memory", "mars-strict"])),
         "assignment": str(rng.choice(["breadth-first", "depth-first"])),
-        "scheduler-log": str(folder / "scheduler-{engine}.log"),
     }
-    memory_limit = _PLENTY_BYTES if is_plenty else limit
-    return {f"dask-mars.{name}": value for name, value in settings.items()}, memory_limit, limit
+    plan = Plan(
+        # Where memory is plenty threads compute first.
+        memory_limit=_PLENTY_BYTES if rng.random() < _PLENTY_SHARE else limit,
+        kills=troubles.kills,
+        workers=workers or int(rng.integers(1, 4)),
+        settings={f"dask-mars.{name}": value for name, value in settings.items()},
+        constants={
+            "arena_threshold_bytes": [None, 1 << 10, 1 << 14, 1 << 20][int(rng.integers(4))],
+            "inline_bytes": int(rng.choice([0, 1 << 10, 1 << 14])),
+            "allowed_worker_losses": int(rng.integers(0, 4)),
+            "idle_trim_s": float(rng.choice([0.05, 10.0])),
+        },
+        fold_initial=int(rng.choice([1, 32])),
+        grows=False,
+        kill_every_s=_KILL_EVERY_S,
+        kill_patience=0.8,
+        threads_s=float(rng.choice([0.0, 0.02, 0.2, 4.0])),
+        disk_bytes={"ok": -1, "full": int(rng.integers(0, 100)) * MIB, "none": None}[troubles.disk],
+    )
+    return plan, troubles, limit
 
 
 def soak_round(seed: int, tally: Tally, limit_s: float, until_s: float, workers: int | None = None) -> None:
     """Run one round, with one to three workers if their number is not given."""
     rng = np.random.default_rng(seed)
-    troubles = Troubles(
-        disk=str(rng.choice(["ok", "full", "none"], p=[0.6, 0.25, 0.15])), kills=bool(rng.random() < 0.5)
-    )
-    before = Surroundings()
-    with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))
-        settings, memory_limit, most_bytes = _configuration(rng, folder, troubles, workers or 0)
-        stack.enter_context(dask.config.set(settings))
-        fixed = {
-            "arena_threshold_bytes": [None, 1 << 10, 1 << 14, 1 << 20][int(rng.integers(4))],
-            "inline_bytes": int(rng.choice([0, 1 << 10, 1 << 14])),
-            "allowed_worker_losses": int(rng.integers(0, 4)),
-            "idle_trim_s": float(rng.choice([0.05, 10.0])),
-        }
-        stack.enter_context(constants(**fixed))
-        stack.enter_context(mock.patch.object(defaults, "CONSUMERS_PER_WORKER", int(rng.choice([1, 32]))))
-        patience_s = float(rng.choice([0.0, 0.02, 0.2, 4.0]))
-        for name in ("_PATIENCE_S", "_LOCKED_PATIENCE_S"):
-            stack.enter_context(mock.patch.object(startup, name, patience_s))
-        stack.enter_context(mock.patch.object(startup, "_STARTS", 0))
-        if troubles.disk == "full":
-            stack.enter_context(full_disk(int(rng.integers(0, 100)) * MIB))
-        what = f"seed {seed}, limit {memory_limit}, {troubles}, {settings}, {fixed}"
-        tally.log(what)
-        errors = stack.enter_context(Errors().kept())
-        runtime = Runtime(workers or int(rng.integers(1, 4)), memory_limit)
-        try:
+    plan, troubles, most_bytes = _planned(rng, workers)
+    what = f"seed {seed}, {plan}"
+    tally.log(what)
+    try:
+        with Engine(plan, seed) as engine:
             for number in range(_ITERATIONS):
                 if time.monotonic() > until_s:
                     break
-                with watchdog(limit_s, f"computation {number}, {what}"):
-                    _iterate(rng, runtime, most_bytes, troubles, tally)
-                    if left := left_in_engine(runtime):
-                        raise Failure(f"left in the engine: {left}")
-                    if errors:
-                        raise Failure(f"errors were logged: {errors}")
-            engine = runtime.engine()
-            tally.spilled_bytes += engine.spilled_bytes
-            with watchdog(limit_s, f"closing, {what}"):
-                runtime.close()
-        except Failure as failure:
-            raise Failure(f"{failure}; computation {number}, {what}") from failure
-        finally:
-            runtime.close()
-        tally.replayed += _replayed(folder, what)
-        left = [str(path) for path in folder.rglob("*") if path.is_file()]
-        if left:
-            raise Failure(f"files are left: {left}; {what}")
-    del engine, runtime
-    if added := before.left_over():
-        raise Failure(f"left after the round: {added}; {what}")
+                with watchdog(limit_s, f"computation {number}, {what}", engine.told):
+                    _iterate(rng, engine, most_bytes, troubles, tally)
+                    engine.check_idle()
+    except (Failure, LeftBehind) as failure:
+        raise Failure(f"{failure}; computation {number}, {what}") from failure
+    tally.spilled_bytes += engine.spilled_bytes
+    tally.replayed += engine.replayed
     tally.rounds += 1
 
 
-def _replayed(folder: Path, what: str) -> int:
-    """Replay what the schedulers of a round have decided; return how many events there were."""
-    count = 0
-    for path in folder.glob("scheduler-*.log"):
-        with path.open(encoding="utf-8") as lines:
-            outcome = replay(lines)
-        if outcome.difference is not None:
-            raise Failure(f"equal events gave other instructions: {outcome.difference}; {what}")
-        count += outcome.events.total()
-        path.unlink()
-    return count
-
-
-def _iterate(rng: Generator, runtime: Runtime, most_bytes: int, troubles: Troubles, tally: Tally) -> None:
+def _iterate(rng: Generator, engine: Engine, most_bytes: int, troubles: Troubles, tally: Tally) -> None:
     """Compute one thing, or two at once, and compare."""
     workloads = [draw(rng, most_bytes)]
     if rng.random() < 0.2:
         workloads.append(draw(rng, most_bytes, frames=False))
     options = [_Options.drawn(rng) for _ in workloads]
-    killer = Killer(runtime, int(rng.integers(1 << 32)), _KILL_EVERY_S, patience=0.8)
+    killed_before, get = engine.killer.count, engine.runtime.get
     kills = int(rng.integers(1, 5))
     expected = [
         _result(workload, "sync", _Options(persisted=its.persisted))
@@ -223,24 +181,23 @@ def _iterate(rng: Generator, runtime: Runtime, most_bytes: int, troubles: Troubl
     ]
     began_s = time.monotonic()
     with contextlib.ExitStack() as stack:
-        if troubles.kills:
-            stack.enter_context(killer.running())
-            stack.enter_context(killer.at_work(kills))
+        stack.enter_context(engine.killer.at_work(kills))
         pool = stack.enter_context(ThreadPoolExecutor(1)) if len(workloads) > 1 else None
         # Ctrl-C comes to the main thread alone.
-        future = pool.submit(_result, workloads[1], runtime.get, options[1].without_interrupt()) if pool else None
-        results = [_result(workloads[0], runtime.get, options[0])]
+        future = pool.submit(_result, workloads[1], get, options[1].without_interrupt()) if pool else None
+        results = [_result(workloads[0], get, options[0])]
         if future is not None:
             results.append(future.result())
-    tally.kills += killer.count
+    killed = engine.killer.count - killed_before
+    tally.kills += killed
     taken_s = time.monotonic() - began_s
     for workload, ours, theirs in zip(workloads, results, expected, strict=True):
         tally.iterations += 1
         tally.kinds[workload.name.partition(":")[0]] += 1
-        outcome = _judged(workload, ours, theirs, troubles, killer.count)
+        outcome = _judged(workload, ours, theirs, troubles, killed)
         tally.outcomes[outcome] += 1
         why = f": {ours}" if isinstance(ours, Exception) else ""
-        tally.log(f"{tally.rounds} {workload.name} {outcome} {taken_s:.2f} s, {killer.count} kills{why}")
+        tally.log(f"{tally.rounds} {workload.name} {outcome} {taken_s:.2f} s, {killed} kills{why}")
 
 
 @dataclass(frozen=True, slots=True)
