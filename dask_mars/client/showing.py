@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import re
-import textwrap
 import time
 from collections.abc import Iterable
 from typing import Any
 
 from dask_mars import units
 from dask_mars.client.records import FAILED, FINISHED, OVER, RUNNING, Record
-from dask_mars.client.summaries import remaining_s
+from dask_mars.client.summaries import error_in_words, in_words, remaining_s, summary
 from dask_mars.engine.memory_account import MemoryAccount
 from dask_mars.html import render
 from dask_mars.observe.counts import ChunkCounts, LayerCounts
-from dask_mars.tables import COLOURS, Bar, Dot, Table, cut, named
+from dask_mars.tables import COLOURS, Bar, Dot, Table, named
 
 #: Maximum number of rows of layers, and of computations, in a notebook.
 _MOST_ROWS, _MOST_COMPUTATIONS = 20, 10
-#: Maximum number of characters of an error message.
-_MESSAGE_CHARACTERS = 200
 _OTHER_COLOUR = "#8a8a8a"
 #: Matches ids behind keys, which only readers of logs need.
 _ID = re.compile(r" \[\d{16,}\]")
@@ -51,14 +48,7 @@ class Explanation(str):
 
 def as_text(record: Record) -> str:
     """Return a computation as one line: name, state and progress."""
-    name = repr(record.name) if record.name else record.id
-    counts = record.counts()
-    text = f"<Computation {name} {record.state}"
-    if counts.total:
-        text += f": {counts.finished:,} of {units.plural(counts.total, 'chunk')}"
-    if record.failure is not None:
-        text += f"; {record.failure.type}: {_shortened(record.failure.message)}"
-    return f"{text}>"
+    return f"<Computation {repr(record.name) if record.name else record.id} {in_words(summary(record))}>"
 
 
 def as_html(record: Record) -> str:
@@ -66,7 +56,7 @@ def as_html(record: Record) -> str:
     counts, layers = record.counts(), record.layers()
     largest = {layer.name for layer in sorted(layers, key=lambda layer: -layer.total)[:_MOST_ROWS]}
     rows = [_layer_row(layer, record.state) for layer in layers if layer.name in largest]
-    failure = record.failure
+    error = summary(record)["error"]
     return render(
         "computation.html.j2",
         title=_title(record),
@@ -75,7 +65,7 @@ def as_html(record: Record) -> str:
         bar=_bar(counts, record.state, "24em"),
         counted=_counted(counts),
         now="" if record.state in OVER else time.strftime("%H:%M:%S"),
-        failure="" if failure is None else f"{failure.type}: {_shortened(failure.message)}",
+        failure="" if error is None else error_in_words(error),
         failed_colour=COLOURS[FAILED],
         table=Table(("layer", "", "computed", "running", "failed", "time", "stored"), rows),
         rest=units.plural(len(layers) - _MOST_ROWS, "smaller layer") if len(layers) > _MOST_ROWS else "",
@@ -174,7 +164,3 @@ def _bar(counts: ChunkCounts, state: str, width: str) -> Bar:
         (counts.running / total, COLOURS[RUNNING], 0.45),
     )
     return Bar(parts, width, f"{units.percent(counts.finished, counts.total)} computed")
-
-
-def _shortened(message: str) -> str:
-    return textwrap.shorten(cut(message, 10 * _MESSAGE_CHARACTERS), _MESSAGE_CHARACTERS, placeholder=" …")

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from dask_mars import units
+from dask_mars.client.summaries import in_words
 from dask_mars.errors import Cancelled, ComputationFailed, ServiceError
 from dask_mars.web import wire
 from dask_mars.web.address import find
@@ -30,8 +30,6 @@ _WAIT_S = 20
 _FIRST_PATIENCE_S = 2.0
 #: Time for which a cancellation waits for its unfinished submission, in seconds.
 _CANCEL_S = 1.0
-#: Maximum number of characters of an error message in a line.
-_MESSAGE_CHARACTERS = 200
 
 
 def connect(address: str | os.PathLike[str] | None = None, token: str | None = None) -> Service:
@@ -301,19 +299,10 @@ class RemoteComputation:
         with contextlib.suppress(Exception):
             try:
                 summary = self._ask("GET", patience_s=0.0)
-                name, words = repr(summary["name"]) if summary["name"] else self.id, _in_words(summary)
+                name, words = repr(summary["name"]) if summary["name"] else self.id, in_words(summary)
             except KeyError:
                 words = "deleted"
         return f"<RemoteComputation {name} {words}, at {self._connection.endpoint}>"
-
-
-def _in_words(summary: Json) -> str:
-    """Return its state and progress in words."""
-    chunks, failure = summary["chunks"], summary["error"]
-    words = str(summary["state"])
-    if chunks["total"]:
-        words += f": {chunks['finished']:,} of {units.plural(chunks['total'], 'chunk')}"
-    return words if failure is None else f"{words}; {failure['type']}: {failure['message'][:_MESSAGE_CHARACTERS]}"
 
 
 def _reason(id: str, refusal: ServiceError) -> BaseException:
