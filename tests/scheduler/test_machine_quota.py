@@ -234,37 +234,28 @@ def test_one_that_asks_again_for_what_it_has_is_answered():
     assert driven.grow(0, 0, 90) == [events.GrantQuota(0, 90 + SLACK)]
 
 
-def test_nothing_is_spilled_for_a_chunk_that_waits_until_its_operand_is_measured():
-    limits = {"store_limit": 8 * MIB, "memory_limit": 224 * MIB, "quota_slack_bytes": 7 * MIB // 2}
+@pytest.mark.parametrize(
+    ("slack_bytes", "seconds", "reports"),
+    [
+        # Chunk 1 waits for chunk 3, which worker 1 has.
+        (7 * MIB // 2, 0.001, [(1, 2, {0: MIB}), (0, 0, {0: MIB}), (0, 8, {})]),
+        # Worker 0 is late with chunks 1, 4, 5 and 6. Chunk 3 waits until chunk 1 is measured.
+        (4 * MIB, 0.0008, [(0, 0, {0: MIB}), (1, 2, {0: MIB}), (1, 8, {}), (1, 10, {})]),
+    ],
+    ids=["the chunk itself", "chunks behind it"],
+)
+def test_nothing_is_spilled_while_a_chunk_waits_until_its_operand_is_measured(slack_bytes, seconds, reports):
+    limits = {"store_limit": 8 * MIB, "memory_limit": 224 * MIB, "quota_slack_bytes": slack_bytes}
     machine = CheckedMachine(0, policy="mars", num_workers=2, **limits)
     for worker in range(2):
         machine.post(events.WorkerStarted(worker))
     # Each even chunk has a mebibyte, which the next one reads.
     inputs = [sources for chunk in range(0, 80, 2) for sources in ((), (chunk,))]
     machine.submit(*inputs, operand_of=[0, 1] * 40)
-    for stored, (worker, chunk, peaks) in enumerate([(1, 2, {0: MIB}), (0, 0, {0: MIB}), (0, 8, {})], 1):
+    for stored, (worker, chunk, peaks) in enumerate(reports, 1):
         machine.post(events.MemoryMeasured(stored * MIB, 8 * MIB, 64 * MIB))
         sizes = {chunk: MIB}
-        instructions = machine.post(events.ChunksFinished(worker, 1, [chunk], [0.001], sizes, sizes, peaks))
-        # Chunk 1 waits for chunk 3, which worker 1 has.
-        assert machine.states()[1] == "READY" or chunk == 2
+        instructions = machine.post(events.ChunksFinished(worker, 1, [chunk], [seconds], sizes, sizes, peaks))
         assert not [found for found in instructions if isinstance(found, events.Spill)]
+    assert machine.states()[1 if reports[0][0] else 3] == "READY"
     assert machine.machine.blocked is None
-
-
-def test_nothing_is_spilled_for_chunks_behind_one_that_waits_until_its_operand_is_measured():
-    limits = {"store_limit": 8 * MIB, "memory_limit": 224 * MIB, "quota_slack_bytes": 4 * MIB}
-    machine = CheckedMachine(0, policy="mars", num_workers=2, **limits)
-    for worker in range(2):
-        machine.post(events.WorkerStarted(worker))
-    inputs = [sources for chunk in range(0, 80, 2) for sources in ((), (chunk,))]
-    machine.submit(*inputs, operand_of=[0, 1] * 40)
-    for stored, (worker, chunk, peaks) in enumerate(
-        [(0, 0, {0: MIB}), (1, 2, {0: MIB}), (1, 8, {}), (1, 10, {})], 1
-    ):
-        machine.post(events.MemoryMeasured(stored * MIB, 8 * MIB, 64 * MIB))
-        sizes = {chunk: MIB}
-        instructions = machine.post(events.ChunksFinished(worker, 1, [chunk], [0.0008], sizes, sizes, peaks))
-        # Worker 0 is late with chunks 1, 4, 5 and 6. Chunk 3 waits until chunk 1 is measured.
-        assert not [found for found in instructions if isinstance(found, events.Spill)]
-    assert machine.states()[3] == "READY"
