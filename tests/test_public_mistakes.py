@@ -72,7 +72,6 @@ CALLS: list[tuple[str, Callable[[Any], Any], type[Exception], str]] = [
     ("a time-out that is none", lambda r: r.submit(1).result("soon"), ValueError, "a timeout is .* not 'soon'"),
     ("a port as text", lambda r: r.serve(port="x"), ValueError, "65535, and not 'x'"),
     ("a port too high", lambda r: r.serve(port=99999), ValueError, "a port is a whole number .* and not 99999"),
-    ("an open address", lambda r: r.serve(address="10.1.2.3"), ValueError, "give behind_proxy=True"),
     ("a short token", lambda r: r.serve(token="x"), ValueError, "at least 32 .*secrets.token_urlsafe"),
     ("no service", lambda _: dask_mars.connect("/no/such/place"), ServiceUnreachable, "is dask-mars-web running"),
     ("a service that is a number", lambda _: dask_mars.connect(5), TypeError, "a URL or a path, and not by 5"),

@@ -282,7 +282,7 @@ class Runtime(Observed):
 
         return Explanation("no workers are running" if engine is None else engine.inspection.explain(key))
 
-    def serve(self, port: int = 0, address: str = "127.0.0.1", **options: Any) -> Server:
+    def serve(self, port: int = 0, **options: Any) -> Server:
         """Show this runtime in browsers, and allow cancelling; there is no submission.
 
         It needs tornado, as the extra ``web`` installs it. ``docs/page.md`` describes the page.
@@ -290,9 +290,7 @@ class Runtime(Observed):
         Parameters
         ----------
         port : int, optional
-            Default: any free port.
-        address : str, optional
-            Address of the interface. Other addresses than this machine's own need ``behind_proxy``.
+            Port of 127.0.0.1. Default: any free one.
         **options
             ``socket_path``, ``token``, ``view_token``, ``behind_proxy`` and ``connection_file``, as for
             `dask_mars.web.server.serve`.
@@ -307,11 +305,11 @@ class Runtime(Observed):
         EngineStopped
             The runtime is closed.
         ValueError
-            The address is not this machine's own and there is no proxy, or a token is too short.
+            A token is too short.
         """
         # `web` imports runtimes, not the other way round, and most programs never need it.
         serve_runtime = pkgutil.resolve_name("dask_mars.web.server:serve_runtime")
-        server: Server = serve_runtime(self, port=port, address=address, on_close=self._servers.discard, **options)
+        server: Server = serve_runtime(self, port=port, on_close=self._servers.discard, **options)
         with self._lock:
             if not self._closed:
                 self._servers.add(server)

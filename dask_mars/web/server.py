@@ -22,7 +22,7 @@ from dask_mars.web.connections import BoundedServer
 from dask_mars.web.handlers import make_application
 from dask_mars.web.monitor import Monitor
 from dask_mars.web.security import LOCAL_NAMES, TOKEN_BYTES, Security
-from dask_mars.web.sockets import bind_tcp, bind_unix, write_connection_file
+from dask_mars.web.sockets import ADDRESS, bind_tcp, bind_unix, write_connection_file
 
 if TYPE_CHECKING:
     from dask_mars.runtimes import Runtime
@@ -166,7 +166,6 @@ class Server:
 def serve(
     monitor: Monitor,
     port: int = 0,
-    address: str = "127.0.0.1",
     *,
     socket_path: str | os.PathLike[str] | None = None,
     token: str | None = None,
@@ -179,41 +178,37 @@ def serve(
     if socket_path is not None:
         path = Path(socket_path).absolute()
         security = Security(hosts=None, checks_origin=False)
-        bound = [bind_unix(path)]
+        bound = bind_unix(path)
         url, files = f"http+unix://{path}", [path]
     else:
-        security = port_security(address, behind_proxy, token, view_token)
-        bound = bind_tcp(address, port, behind_proxy=behind_proxy)
-        url, files = url_of(address, bound[0]), []
+        security = port_security(behind_proxy, token, view_token)
+        bound = bind_tcp(port)
+        url, files = url_of(bound), []
     try:
         if connection_file is not None:
             write_connection_file(Path(connection_file).absolute(), url, security)
             files.append(Path(connection_file).absolute())
-        return Server(monitor, bound, security, url, behind_proxy=behind_proxy, files=files, on_close=on_close)
+        return Server(monitor, [bound], security, url, behind_proxy=behind_proxy, files=files, on_close=on_close)
     except BaseException:
-        for one in bound:
-            one.close()
+        bound.close()
         for file in files:
             file.unlink(missing_ok=True)
         raise
 
 
-def port_security(
-    address: str, behind_proxy: bool, token: str | None = None, view_token: str | None = None
-) -> Security:
+def port_security(behind_proxy: bool, token: str | None = None, view_token: str | None = None) -> Security:
     """Return the access rules of a port: the given tokens, those of the settings, or new ones."""
     return Security(
         token or config.get("web.token") or secrets.token_urlsafe(TOKEN_BYTES),
         view_token or config.get("web.view-token") or secrets.token_urlsafe(TOKEN_BYTES),
-        hosts=None if behind_proxy else LOCAL_NAMES | {address.lower()},
+        hosts=None if behind_proxy else LOCAL_NAMES,
         checks_origin=not behind_proxy,
     )
 
 
-def url_of(address: str, bound: socket.socket) -> str:
+def url_of(bound: socket.socket) -> str:
     """Return the URL of a bound port."""
-    shown = f"[{address}]" if ":" in address else address
-    return f"http://{shown}:{bound.getsockname()[1]}/"
+    return f"http://{ADDRESS}:{bound.getsockname()[1]}/"
 
 
 def serve_runtime(runtime: Runtime, on_close: Callable[[Server], None] | None = None, **options: Any) -> Server:

@@ -11,9 +11,11 @@ from pathlib import Path
 from tornado.netutil import bind_sockets, bind_unix_socket
 
 from dask_mars.files import replace_file
-from dask_mars.web.security import Security, is_local
+from dask_mars.web.security import Security
 
 _BACKLOG = 1024
+#: The interface of ports. A listener on the network would read the token, so others need a proxy here.
+ADDRESS = "127.0.0.1"
 #: Longest path of a unix socket in the kernel, in bytes, without the terminating zero.
 _LONGEST_PATH = 103
 
@@ -60,20 +62,15 @@ def _answers(path: Path) -> bool:
         return True
 
 
-def bind_tcp(address: str, port: int, *, behind_proxy: bool) -> list[socket.socket]:
-    """Return the sockets that listen at an address; a name may have several."""
+def bind_tcp(port: int) -> socket.socket:
+    """Return a socket that listens at a port of this machine alone."""
     if type(port) is not int or not 0 <= port < 1 << 16:
         raise ValueError(f"a port is a whole number from 0 (any that is free) to 65535, and not {port!r}")
-    if not is_local(address) and not behind_proxy:
-        raise ValueError(
-            f"{address!r} can be reached from elsewhere, and a listener on the network would read the token: "
-            "give behind_proxy=True if a proxy encrypts"
-        )
     try:
-        sockets: list[socket.socket] = bind_sockets(port, address, backlog=_BACKLOG)
+        bound: socket.socket = bind_sockets(port, ADDRESS, backlog=_BACKLOG)[0]
     except OSError as error:
-        raise OSError(error.errno, f"{error.strerror}: port {port} of address {address!r}") from error
-    return sockets
+        raise OSError(error.errno, f"{error.strerror}: port {port} of {ADDRESS}") from error
+    return bound
 
 
 def write_connection_file(path: Path, url: str, security: Security) -> None:

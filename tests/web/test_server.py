@@ -63,10 +63,7 @@ def test_it_says_where_it_is(server):
 
 
 def test_what_it_cannot_have(monitor, server):
-    for address in ("0.0.0.0", "::", "", "192.0.2.1"):
-        with pytest.raises(ValueError, match="behind_proxy=True"):
-            serve(monitor, address=address)
-    with pytest.raises(OSError, match=r"in use: port \d+ of address '127.0.0.1'"):
+    with pytest.raises(OSError, match=r"in use: port \d+ of 127.0.0.1"):
         serve(monitor, port=int(server.url.rpartition(":")[2].strip("/")))
     with pytest.raises(ValueError, match="needs at least 32"):
         serve(monitor, token="short")
@@ -76,9 +73,8 @@ def test_what_it_cannot_have(monitor, server):
 
 
 def test_behind_a_proxy(monitor):
-    with serve(monitor, address="0.0.0.0", behind_proxy=True) as server:
-        url = server.url.replace("0.0.0.0", "127.0.0.1")
-        ask = Asker(url, {"X-Dask-Mars-Token": server.token, "Authorization": "token of the hub"})
+    with serve(monitor, behind_proxy=True) as server:
+        ask = Asker(server.url, {"X-Dask-Mars-Token": server.token, "Authorization": "token of the hub"})
         assert ask.api("state", Host="hub.example.org", Origin="https://hub.example.org").status == 200
         assert ask.api("state", Host="127.0.0.1:8899", Origin="https://hub.example.org").status == 200
         assert ask.api("state", X_Dask_Mars_Token="").status == 401

@@ -13,7 +13,6 @@ import click
 from dask_mars import config
 from dask_mars.version import __version__
 from dask_mars.web import address as addresses
-from dask_mars.web.security import is_local
 from dask_mars.web.service import front
 
 _PATH = click.Path(path_type=Path)
@@ -29,8 +28,7 @@ _PATH = click.Path(path_type=Path)
 @click.option(
     "--socket", "socket_path", type=_PATH, help="The unix socket to listen at. [default: in the directory]"
 )
-@click.option("--port", type=click.IntRange(0, 65535), help="Listen at a port too; 0 for any. [default: none]")
-@click.option("--address", help="Of the interface of the port. [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65535), help="Listen at a port of 127.0.0.1 too; 0 for any.")
 @click.option("--behind-proxy", is_flag=True, help="A proxy stands before the port, and encrypts.")
 @click.option("--num-workers", type=click.IntRange(1), help="Worker processes. [default: dask-mars.num-workers]")
 @click.option("--memory-limit", help='Bytes, a share, or text like "5GB". [default: dask-mars.memory-limit]')
@@ -42,7 +40,6 @@ def main(
     directory: Path | None,
     socket_path: Path | None,
     port: int | None,
-    address: str | None,
     behind_proxy: bool,
     num_workers: int | None,
     memory_limit: str | None,
@@ -53,20 +50,14 @@ def main(
     By default it listens only on a unix socket, to which only you can connect. On a port it requires a token,
     which is in connection.json in the directory.
     """
-    if port is None and (behind_proxy or address is not None):
-        raise click.UsageError("--address and --behind-proxy are about a port: give --port")
-    address = address or "127.0.0.1"
-    if port is not None and not (is_local(address) or behind_proxy):
-        raise click.UsageError(
-            f"{address!r} can be reached from elsewhere, and a listener on the network would read the token: give "
-            "--behind-proxy if a proxy encrypts"
-        )
+    if port is None and behind_proxy:
+        raise click.UsageError("--behind-proxy is about a port: give --port")
     if scheduler is not None:
         _check_scheduler(scheduler)
     logging.basicConfig(format="%(message)s")
     directory = (addresses.directory() if directory is None else directory).absolute()
     socket_path = directory / addresses.SOCKET if socket_path is None else socket_path
-    listening = front.Listening(socket_path, port, address, behind_proxy)
+    listening = front.Listening(socket_path, port, behind_proxy)
     runner = {"num_workers": num_workers, "memory_limit": config.as_number(memory_limit), "scheduler": scheduler}
 
     def ready(where: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import resource
 import signal
@@ -48,7 +47,6 @@ class Listening:
 
     socket: Path
     port: int | None = None
-    address: str = "127.0.0.1"
     behind_proxy: bool = False
 
 
@@ -99,15 +97,14 @@ class _Front:
         self, stack: contextlib.ExitStack, asking: ThreadPoolExecutor, reading: ThreadPoolExecutor
     ) -> tuple[list[BoundedServer], str]:
         listening, store = self._listening, self._store
-        sockets = [[bind_unix(listening.socket.absolute())]]
+        sockets = [bind_unix(listening.socket.absolute())]
         stack.callback(listening.socket.absolute().unlink, missing_ok=True)
         try:
             security, where = Security(hosts=None, checks_origin=False), str(listening.socket)
             if listening.port is not None:
-                behind_proxy = listening.behind_proxy
-                sockets.append(bind_tcp(listening.address, listening.port, behind_proxy=behind_proxy))
-                security = port_security(listening.address, behind_proxy)
-                where = url_of(listening.address, sockets[-1][0])
+                sockets.append(bind_tcp(listening.port))
+                security = port_security(listening.behind_proxy)
+                where = url_of(sockets[-1])
                 file = store.directory / CONNECTION_FILE
                 stack.callback(file.unlink, missing_ok=True)
                 write_connection_file(file, where, security)
@@ -127,11 +124,11 @@ class _Front:
             for bound, of_kind in zip(sockets, options, strict=False):
                 server = BoundedServer(application, chunk_size=_CHUNK_BYTES, **of_kind)
                 server.most_connections = most_connections
-                server.add_sockets(bound)
+                server.add_sockets([bound])
                 servers.append(server)
         except BaseException:
-            for one in itertools.chain(*sockets):
-                one.close()
+            for bound in sockets:
+                bound.close()
             raise
         return servers, where
 
