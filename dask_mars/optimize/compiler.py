@@ -56,7 +56,8 @@ from dask_mars.optimize.programs import (
     name_of,
     token_of,
 )
-from dask_mars.store.persisted import PersistedChunk, PersistedNode, as_data, holds_persisted
+from dask_mars.optimize.shapes import MAY_BE_KEYS, PLAIN, TaskShapes
+from dask_mars.store.persisted import PersistedChunk, PersistedNode, as_data, holds_persisted, persisted_exist
 
 #: Size from which literals become chunks of their own, stored once and shared by their readers, in bytes.
 LARGE_LITERAL_BYTES = 1 << 16
@@ -64,14 +65,8 @@ LARGE_LITERAL_BYTES = 1 << 16
 #: Maximum steps of an inner graph shared by blocks that are inlined into each block's program.
 _LONGEST_INLINED = 30
 
-# Literals that a legacy task may mean as keys: True is the key 1.
-_MAY_BE_KEYS = frozenset({int, float, str, bool})
 # Types in which legacy tasks may hold keys or tasks, their subclasses included.
 _READ_BY_DASK = (GraphNode, dict, list, tuple, set, frozenset, int, float, str)
-
-# Literal types so frequent that an `isinstance` for each would cost too much.
-_PLAIN = frozenset({int, float, str, bool, bytes, slice, type(None), complex})
-
 
 _CONTAINERS: dict[type, Callable[..., Any]] = {List: make_list, Tuple: make_tuple, Set: make_set, Dict: make_dict}
 
@@ -115,7 +110,8 @@ class Compiler:
         self._patterns: dict[Any, _Pattern] = {}
         self._seen_inner: dict[tuple[int, Key], Subprogram | None] = {}
         # Types whose values are always literals.
-        self._literal_types = set(_PLAIN)
+        self._literal_types = {*PLAIN, *(() if persisted_exist() else _MAY_HOLD)}
+        self.shapes = TaskShapes(self._same_function, self._stays_literal, self._literal_types, self._known_keys)
         self._functions: dict[Any, Callable[..., Any]] = {}
         # Partial functions, each with one of Dask's functions in place of copies, by the first's id.
         self._originals: dict[int, tuple[Callable[..., Any], Callable[..., Any]]] = {}
@@ -176,6 +172,15 @@ class Compiler:
             return program.literal(value)
         held = self._constant_for(value)
         return program.literal(value) if held is None else program.step(held, ())
+
+    def _stays_literal(self, value: Any) -> bool:
+        """Return whether `_emit_literal` certainly makes a value a literal."""
+        kind = type(value)
+        if kind in _MAY_HOLD:
+            return not holds_persisted(value)
+        if kind is np.ndarray:
+            return bool(value.nbytes < LARGE_LITERAL_BYTES)
+        return kind in self._literal_types or self._callables.get(id(value), value) is None
 
     def _emit_container(self, program: Program, value: Any) -> int:
         """Emit a container that holds persisted chunks: its items become values of their own."""
@@ -359,7 +364,7 @@ class Compiler:
 
     def _legacy_argument(self, program: Program, argument: Any) -> int | None:
         kind = type(argument)
-        if kind in _MAY_BE_KEYS:
+        if kind in MAY_BE_KEYS:
             if argument in self._known_keys:
                 return program.input(argument)
             return program.literal(argument)
@@ -372,17 +377,17 @@ class Compiler:
             except TypeError:
                 # Unhashable values, such as slices and lists, cannot be parts of a key.
                 pass
-            return program.literal(argument) if all(map(self._is_literal, argument)) else None
+            return program.literal(argument) if all(map(self.shapes.is_literal, argument)) else None
         if kind is list:
             code = self._list_of_keys(program, argument)
             if code is not None:
                 return code
-            if all(map(self._is_literal, argument)):
+            if all(map(self.shapes.is_literal, argument)):
                 # A task may change its list, and this one is the user's.
                 return program.literal(argument.copy())
             codes = [self._legacy_argument(program, item) for item in argument]
             return None if None in codes else program.step(make_list, tuple(codes))  # type: ignore[arg-type]
-        if kind in _PLAIN:
+        if kind in PLAIN:
             return program.literal(argument)
         if isinstance(argument, _READ_BY_DASK) or is_dask_future(argument):
             return None
@@ -401,22 +406,6 @@ class Compiler:
                 return None
             codes.append(program.input(item))
         return program.step(make_list, tuple(codes)) if codes else None
-
-    def _is_literal(self, value: Any) -> bool:
-        """Return whether an element of a legacy container certainly holds neither keys nor tasks."""
-        kind = type(value)
-        if kind in _MAY_BE_KEYS:
-            return value not in self._known_keys
-        if kind is tuple:
-            if value and callable(value[0]):
-                return False
-            try:
-                if value in self._known_keys:
-                    return False
-            except TypeError:
-                pass
-            return all(map(self._is_literal, value))
-        return kind in _PLAIN
 
     def _split_store(self, key: Key, node: Task) -> Task:
         """Cut a fused task in two where it writes into the user's own memory, or under a lock."""
@@ -471,12 +460,15 @@ class _KnownKeys:
         self._layers = layers
 
     def __contains__(self, key: Any) -> bool:
+        # No task has the name of a layer.
+        if type(key) is tuple and key and (has_block := self._layers.has_block.get(key[0])) and has_block(key):
+            return True
         return key in self._dsk or key in self._layers
 
 
 def _is_plain(value: Any) -> bool:
     kind = type(value)
-    return kind in _PLAIN or (kind is tuple and all(map(_is_plain, value)))
+    return kind in PLAIN or (kind is tuple and all(map(_is_plain, value)))
 
 
 def _unwrapped(node: GraphNode) -> GraphNode:

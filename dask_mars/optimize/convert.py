@@ -8,26 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import repeat
-from typing import Any, NamedTuple, NoReturn
+from itertools import filterfalse, repeat
+from typing import Any, NoReturn
 
 from dask_mars.dask_api.core import Alias, DataNode, TaskRef
 from dask_mars.graph.chunks import DATA, ChunkGraph, Key, refuse_unhashable
 from dask_mars.optimize.compiler import Compiler
-from dask_mars.optimize.fronts.base import ChunkRecord, LazyLayer
+from dask_mars.optimize.fronts.base import ALIAS, ChunkRecord, LazyLayer
 from dask_mars.optimize.programs import Program
 from dask_mars.optimize.shuffle import Shuffles, may_be_there
 
 _MISSING = object()
+#: In place of the key of an entry that waits for its inputs.
+_WAITING = object()
 #: Number of keys between two checks that the graph is not cancelled.
 _KEYS_BETWEEN_CHECKPOINTS = 20_000
-
-
-class _Entered(NamedTuple):
-    """A compiled entry that waits for its inputs, in place of its key."""
-
-    key: Key
-    entry: ChunkRecord | Alias | DataNode
 
 
 class Converter:
@@ -56,7 +51,7 @@ class Converter:
         for key in wanted:
             refuse_unhashable(key)
         #: Compiled entries that wait for their inputs, each needed by the one before.
-        entered: dict[Key, ChunkRecord | Alias | DataNode] = {}
+        entered: dict[Key, ChunkRecord] = {}
         stack: list[Any] = [*reversed(wanted)]
         while stack:
             self._checkpoint()
@@ -66,67 +61,53 @@ class Converter:
         graph.in_client -= graph.values.keys()
         return graph
 
-    def _walk(self, stack: list[Any], entered: dict[Key, ChunkRecord | Alias | DataNode]) -> None:
+    def _walk(self, stack: list[Any], entered: dict[Key, ChunkRecord]) -> None:
         """Continue the walk until the next checkpoint."""
         graph, enter = self._graph, self._enter
-        ids, find_id, add_key = graph.ids, graph.ids.get, graph.keys.append
+        ids, has_id, id_of, add_key = graph.ids, graph.ids.__contains__, graph.ids.__getitem__, graph.keys.append
         add_operand, add_literals, add_inputs = graph.operand_of.append, graph.literals.append, graph.inputs.append
         for _ in repeat(None, _KEYS_BETWEEN_CHECKPOINTS):
             if not stack:
                 return
-            entry: Any
             key = stack[-1]
-            if type(key) is _Entered:
-                key, entry = key
-                del entered[key]
+            if key is _WAITING:
+                key, entry = entered.popitem()
             elif key in ids:
                 stack.pop()
                 continue
             else:
                 entry = enter(key, entered)
-            needed: Sequence[Key] = ()
-            if type(entry) is ChunkRecord:
-                operand, literals, needed = entry
-            elif isinstance(entry, Alias):
-                needed = (entry.target,)
-            # Many have no inputs, where even an empty comprehension costs measurable time.
-            sources = tuple([find_id(source) for source in needed]) if needed else ()
-            if None in sources:
-                waiting = [source for source, known in zip(needed, sources, strict=True) if known is None]
-                entered[key] = entry
-                for source in waiting:
-                    if source in entered:
-                        self._raise_cycle(source, entered)
-                stack[-1] = _Entered(key, entry)
-                waiting.reverse()
-                stack += waiting
-                continue
+            operand, literals, needed = entry
+            # Many have no inputs.
+            if needed and stack[-1] is not _WAITING:
+                waiting = [*filterfalse(has_id, needed)]
+                if waiting:
+                    entered[key] = entry
+                    for source in waiting:
+                        if source in entered:
+                            self._raise_cycle(source, entered)
+                    stack[-1] = _WAITING
+                    waiting.reverse()
+                    stack += waiting
+                    continue
             stack.pop()
-            if type(entry) is ChunkRecord:
-                ids[key] = len(graph.keys)
-                add_key(key)
-                add_operand(operand)
-                add_literals(literals)
-                add_inputs(sources)  # type: ignore[arg-type]
-            elif isinstance(entry, Alias):
-                ids[key] = sources[0]  # type: ignore[assignment]
-            else:
-                self._add_value(key, entry.value)
+            if operand == ALIAS:
+                ids[key] = ids[needed[0]]
+                continue
+            chunk = ids[key] = len(graph.keys)
+            add_key(key)
+            add_operand(operand)
+            add_inputs(tuple(map(id_of, needed)) if needed else ())
+            if operand == DATA:
+                (graph.values[chunk],) = literals
+                literals = ()
+            add_literals(literals)
 
     def beyond(self) -> set[Key]:
         """Return blocks outside layers' bounds that tasks did not take for keys, and that exist after all."""
         return self._compiler.layers.beyond & self._graph.ids.keys()
 
-    def _add_value(self, key: Key, value: Any) -> None:
-        graph = self._graph
-        chunk = graph.ids[key] = len(graph.keys)
-        graph.keys.append(key)
-        graph.operand_of.append(DATA)
-        graph.literals.append(())
-        graph.inputs.append(())
-        graph.values[chunk] = value
-
-    def _enter(self, key: Key, wanted_by: Iterable[Key]) -> ChunkRecord | Alias | DataNode:
+    def _enter(self, key: Key, wanted_by: Iterable[Key]) -> ChunkRecord:
         """Compile the node of a key; an error names the last of `wanted_by`."""
         compiler = self._compiler
         node = self._dsk.get(key, _MISSING)
@@ -137,13 +118,23 @@ class Converter:
             node = self._other_node(key, wanted_by)
         if isinstance(node, TaskRef) and type(node) is not TaskRef:
             # A future, whose value is elsewhere.
-            return DataNode(key, node)
-        program = compiler.program_of(key, node)
-        if isinstance(program, Program):
-            if self._shuffles is not None:
-                program = self._shuffles.replace(program, self._program_of)
-            return ChunkRecord(compiler.operand_of(key, program), tuple(program.literals), program.input_keys)
-        return program
+            return DATA, (node,), ()
+        if type(node) is tuple and node and not callable(node[0]) and compiler.shapes.is_key(node):
+            return ALIAS, (), (node,)
+        shape = compiler.shapes.of(node)
+        if shape is not None and (record := compiler.shapes.record(key, shape)) is not None:
+            return record
+        program = compiled = compiler.program_of(key, node)
+        if isinstance(program, Alias):
+            return ALIAS, (), (program.target,)
+        if isinstance(program, DataNode):
+            return DATA, (program.value,), ()
+        if self._shuffles is not None:
+            program = self._shuffles.replace(program, self._program_of)
+        operand = compiler.operand_of(key, program)
+        if shape is not None and program is compiled:
+            compiler.shapes.add(key, node, shape, program, operand)
+        return operand, tuple(program.literals), program.input_keys
 
     def _program_of(self, key: Key) -> Program | None:
         node = self._dsk.get(key)

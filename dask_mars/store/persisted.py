@@ -259,6 +259,11 @@ def as_data(key: Hashable, node: Any) -> Any:
     return DataNode(key, node.value) if type(node) is PersistedNode else node
 
 
+def persisted_exist() -> bool:
+    """Return whether any chunk was ever persisted."""
+    return _exist
+
+
 def holds_persisted(value: Any) -> bool:
     """Return whether a list, tuple, set or dict contains persisted chunks, at any depth."""
     if not _exist:

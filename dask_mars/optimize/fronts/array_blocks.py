@@ -16,9 +16,9 @@ from dask.utils import M
 
 from dask_mars.dask_api import is_gone
 from dask_mars.dask_api.arrays import _block_hist, getitem
-from dask_mars.dask_api.core import Alias, List, Task, TaskRef
+from dask_mars.dask_api.core import List, Task, TaskRef
 from dask_mars.graph.chunks import Key
-from dask_mars.optimize.fronts.base import ChunkRecord, LayerRecords, LazyLayer, NotSymbolic, TaskCompiler
+from dask_mars.optimize.fronts.base import ALIAS, ChunkRecord, LayerRecords, LazyLayer, NotSymbolic, TaskCompiler
 from dask_mars.optimize.programs import Program
 
 #: Coordinates of a block.
@@ -102,9 +102,9 @@ class _Blocks:
 class OtherNames(_Blocks):
     """Blocks that have another name, too."""
 
-    def record(self, key: tuple[Any, ...]) -> Alias | None:
+    def record(self, key: tuple[Any, ...]) -> ChunkRecord | None:
         """Return the other name of a block."""
-        return Alias(key, (self._expression.array._name, *key[1:])) if key in self else None
+        return (ALIAS, (), ((self._expression.array._name, *key[1:]),)) if key in self else None
 
 
 class ConcatenatedBlocks(_Blocks):
@@ -117,14 +117,14 @@ class ConcatenatedBlocks(_Blocks):
         counts = [source.numblocks[self._axis] for source in expression.args]
         self._starts = [0, *itertools.accumulate(counts)]
 
-    def record(self, key: tuple[Any, ...]) -> Alias | None:
+    def record(self, key: tuple[Any, ...]) -> ChunkRecord | None:
         """Return the name that a block has in its own array."""
         if key not in self:
             return None
         axis = self._axis
         source = bisect_right(self._starts, key[axis + 1]) - 1
         own = key[axis + 1] - self._starts[source]
-        return Alias(key, (self._sources[source], *key[1 : axis + 1], own, *key[axis + 2 :]))
+        return ALIAS, (), ((self._sources[source], *key[1 : axis + 1], own, *key[axis + 2 :]),)
 
 
 class SlicedBlocks(_Blocks):
@@ -149,7 +149,7 @@ class SlicedBlocks(_Blocks):
             self._axes.append((parts, has_axis))
         self._keeps_whole: bool = expression.allow_getitem_optimization
 
-    def record(self, key: tuple[Any, ...]) -> ChunkRecord | Alias | None:
+    def record(self, key: tuple[Any, ...]) -> ChunkRecord | None:
         """Return the record of a block."""
         if key not in self:
             return None
@@ -158,9 +158,9 @@ class SlicedBlocks(_Blocks):
         source = (self._source, *[block for block, _ in found])
         slices = tuple([part for _, part in found])
         if self._keeps_whole and all(type(part) is slice and part == _WHOLE for part in slices):
-            return Alias(key, source)
+            return ALIAS, (), (source,)
         operand, _ = self._operand(None, partial(self._task, key, source, slices))
-        return ChunkRecord(operand, (slices,), (source,))
+        return operand, (slices,), (source,)
 
     def _task(self, key: Key, source: Key, slices: tuple[Any, ...]) -> Task:
         return Task(key, getitem, TaskRef(source), slices)
@@ -184,7 +184,7 @@ class StackedBlocks(_Blocks):
         axis, arrays = self._expression.axis, self._expression.args
         source = (arrays[key[axis + 1]]._name, *key[1 : axis + 1], *key[axis + 2 :])
         operand, literals = self._operand(None, partial(self._task, key, source))
-        return ChunkRecord(operand, literals, (source,))
+        return operand, literals, (source,)
 
     def _task(self, key: Key, source: Key) -> Task:
         axis, count = self._expression.axis, len(self._counts)
@@ -210,7 +210,7 @@ class ReshapedBlocks(_Blocks):
         source = (self._source, *block)
         shape = tuple([sizes[at] for sizes, at in zip(self._expression.chunks, key[1:], strict=True)])
         operand, _ = self._operand(None, partial(self._task, key, source, shape))
-        return ChunkRecord(operand, (shape,), (source,))
+        return operand, (shape,), (source,)
 
     def _task(self, key: Key, source: Key, shape: tuple[int, ...]) -> Task:
         return Task(key, M.reshape, TaskRef(source), shape)
@@ -227,7 +227,7 @@ class SqueezedBlocks(_Blocks):
         source = self._expression.array
         block = (source._name, *[0 if axis in gone else next(at) for axis in range(source.ndim)])
         operand, literals = self._operand(None, partial(self._task, key, block))
-        return ChunkRecord(operand, literals, (block,))
+        return operand, literals, (block,)
 
     def _task(self, key: Key, source: Key) -> Task:
         return Task(key, np.squeeze, TaskRef(source), axis=tuple(sorted(self._expression._axis_set)))
@@ -254,7 +254,7 @@ class ShuffledBlocks(_Blocks):
         blocks, literals = self._plans[key[at]]
         sources = [(self._source, *key[1:at], block, *key[at + 1 :]) for block in blocks]
         operand, _ = self._operand(len(sources), partial(self._task, key, sources, literals))
-        return ChunkRecord(operand, literals, sources)
+        return operand, literals, sources
 
     def _plan(self, places: Sequence[int]) -> tuple[list[int], tuple[Any, ...]]:
         taken = np.array(places)
@@ -307,7 +307,7 @@ class HistogramBlocks(_Blocks):
         sources = [(source, *block) for source in self._sources]
         operand, literals = self._operand(None, partial(self._task, key, sources))
         # An array may have itself as its weights.
-        return ChunkRecord(operand, literals, list(dict.fromkeys(sources)))
+        return operand, literals, list(dict.fromkeys(sources))
 
     def _task(self, key: Key, sources: Sequence[Key]) -> Task:
         values, *weights = map(TaskRef, sources)
@@ -339,19 +339,19 @@ class CumulativeBlocks(_Blocks):
         """Return whether a key with the layer's name is that of a block, or of the total before it."""
         return super().__contains__((key[0], *key[2:]) if _is_total(key) else key)
 
-    def record(self, key: tuple[Any, ...]) -> ChunkRecord | Alias | None:
+    def record(self, key: tuple[Any, ...]) -> ChunkRecord | None:
         """Return the record of a block, or of the total before it."""
         if key not in self:
             return None
         is_total, axis = _is_total(key), self._axis
         block = key[2:] if is_total else key[1:]
         if not block[axis]:
-            return self._total_before_all(key, block) if is_total else Alias(key, (self._scans, *block))
+            return self._total_before_all(key, block) if is_total else (ALIAS, (), ((self._scans, *block),))
         if is_total:
             block = (*block[:axis], block[axis] - 1, *block[axis + 1 :])
         sources = (self._name, _TOTAL, *block), (self._scans, *block)
         operand, literals = self._operand(is_total, partial(self._task, key, is_total, sources))
-        return ChunkRecord(operand, literals, sources)
+        return operand, literals, sources
 
     def _task(self, key: Key, is_total: bool, sources: tuple[Key, Key]) -> Task:
         total, scan = map(TaskRef, sources)
@@ -361,7 +361,7 @@ class CumulativeBlocks(_Blocks):
         sizes = [along[at] for along, at in zip(self._expression.chunks, block, strict=True)]
         shape = (*sizes[: self._axis], 1, *sizes[self._axis + 1 :])
         operand, _ = self._operand(None, lambda: Task(key, self._first_total, shape=shape))
-        return ChunkRecord(operand, (shape,), ())
+        return operand, (shape,), ()
 
 
 #: Behind the layer's name in the key of the total before a block.
@@ -401,7 +401,7 @@ class ReducedBlocks(_Blocks):
         input_keys = list(itertools.product((self._source,), *found))
         lengths = tuple([len(group) for group, is_reduced in zip(found, self._reduced, strict=True) if is_reduced])
         operand, literals = self._operand(lengths, partial(self._task, key, lengths, input_keys))
-        return ChunkRecord(operand, literals, input_keys)
+        return operand, literals, input_keys
 
     def _task(self, key: Key, lengths: Sequence[int], input_keys: Sequence[Key]) -> Task:
         nested: list[Any] = [TaskRef(source) for source in input_keys]

@@ -12,19 +12,17 @@ from typing import Any, NamedTuple, Protocol
 
 from dask.highlevelgraph import HighLevelGraph
 
-from dask_mars.dask_api.core import Alias, GraphNode
+from dask_mars.dask_api.core import GraphNode
 from dask_mars.graph.chunks import Constant, Key
 from dask_mars.optimize.programs import Program
 
 logger = logging.getLogger(__name__)
 
 
-class ChunkRecord(NamedTuple):
-    """One block: its operand, its literals and the keys of its inputs."""
-
-    operand: int
-    literals: tuple[Any, ...]
-    input_keys: Sequence[Key]
+#: One block: its operand, its literals and the keys of its inputs. That of `DATA` has the value as its literal.
+ChunkRecord = tuple[int, tuple[Any, ...], Sequence[Key]]
+#: In place of the operand of a block that is its only input under another name.
+ALIAS = -2
 
 
 class NotSymbolic(Exception):
@@ -37,7 +35,7 @@ class LayerRecords(Protocol):
     def __contains__(self, key: tuple[Any, ...]) -> bool:
         """Return whether a key with one of the layer's names is that of a block."""
 
-    def record(self, key: tuple[Any, ...]) -> ChunkRecord | Alias | None:
+    def record(self, key: tuple[Any, ...]) -> ChunkRecord | None:
         """Return the record of a block, or None if there is no such block.
 
         A block of an unknown kind raises `NotSymbolic`.
@@ -108,12 +106,14 @@ class LazyLayers:
         self._layers = {name: layer for layer in layers for name in layer.names}
         self._compiled: dict[Any, LayerRecords] = {}
         self._asked_for = asked_for
+        #: Tells of the keys with a name whether they are blocks, for compiled layers.
+        self.has_block: dict[Any, Callable[[Any], bool]] = {}
         #: Blocks that were requested, and lie outside their layer's bounds.
         self.beyond: set[Key] = set()
         #: Tasks of the layers that Dask had to materialise after all.
         self.materialised: dict[Key, Any] = {}
 
-    def record(self, key: Key) -> ChunkRecord | Alias | None:
+    def record(self, key: Key) -> ChunkRecord | None:
         """Return the record of a key's block, or None if no layer has it."""
         if type(key) is not tuple or not key:
             return None
@@ -150,6 +150,7 @@ class LazyLayers:
             self._materialise(layer, reason)
             return None
         self._compiled.update(dict.fromkeys(layer.names, records))
+        self.has_block.update(dict.fromkeys(layer.names, records.__contains__))
         return records
 
     def _materialise(self, layer: LazyLayer, reason: Exception) -> None:
@@ -158,3 +159,4 @@ class LazyLayers:
         for name in layer.names:
             del self._layers[name]
             self._compiled.pop(name, None)
+            self.has_block.pop(name, None)

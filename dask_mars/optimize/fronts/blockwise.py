@@ -139,7 +139,7 @@ class BlockwiseRecords:
                 break
         coordinates = at + self._dummies if self._dummies else at
         input_keys = [maker(coordinates) for maker in self._makers] if self._makers else ()
-        return ChunkRecord(self._operand, self._literals_at(coordinates), input_keys)
+        return self._operand, self._literals_at(coordinates), input_keys
 
 
 def _literals_getter(

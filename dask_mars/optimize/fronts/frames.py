@@ -176,7 +176,7 @@ class PartitionRecords:
             return None
         partition = key[1]
         input_keys = [known if name is None else (name, partition) for name, known in self._inputs]
-        return ChunkRecord(self._operand, self._literals, input_keys)
+        return self._operand, self._literals, input_keys
 
 
 def _compiled(expression: Expr, partition: int, compiler: TaskCompiler) -> Program:

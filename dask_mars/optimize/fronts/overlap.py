@@ -17,9 +17,8 @@ from dask.highlevelgraph import Layer
 
 from dask_mars.dask_api import is_gone
 from dask_mars.dask_api.arrays import ArrayOverlapLayer, concatenate_shaped
-from dask_mars.dask_api.core import Alias
 from dask_mars.graph.chunks import Key
-from dask_mars.optimize.fronts.base import ChunkRecord, LazyLayer, NotSymbolic, TaskCompiler
+from dask_mars.optimize.fronts.base import ALIAS, ChunkRecord, LazyLayer, NotSymbolic, TaskCompiler
 from dask_mars.optimize.fronts.parts import PartOperands, Residents
 from dask_mars.optimize.programs import Program, make_list
 
@@ -100,7 +99,7 @@ class OverlapRecords:
             at in known for at, known in zip(coordinates, self._around, strict=True)
         )
 
-    def record(self, key: tuple[Any, ...]) -> ChunkRecord | Alias | None:
+    def record(self, key: tuple[Any, ...]) -> ChunkRecord | None:
         """Return the record of a block or of an edge."""
         if key[0] == self._edge_name:
             return self._edge(key)
@@ -113,13 +112,13 @@ class OverlapRecords:
             )
             operand, literals = self._patterns.get(sides) or self._pattern(self._in_place, sides)
             if literals:
-                return ChunkRecord(operand, literals, list(itertools.product((self._source,), *blocks)))
+                return operand, literals, list(itertools.product((self._source,), *blocks))
         parts = [around[at] for around, at in zip(self._around, coordinates, strict=True)]
         input_keys: list[Key] = list(itertools.product((self._edge_name,), *parts))
         shape = tuple(map(len, parts))
         # The centre is not cut: it is the source's block itself.
         input_keys[input_keys.index((self._edge_name, *coordinates))] = (self._source, *coordinates)
-        return ChunkRecord(self._operand_of(len(input_keys)), (shape,), input_keys)
+        return self._operand_of(len(input_keys)), (shape,), input_keys
 
     def _pattern(self, in_place: PartOperands, along: tuple[Sides, ...]) -> tuple[int, tuple[Any, ...]]:
         """Return the operand and the literals of blocks whose parts have some sides; no literals for one part."""
@@ -130,7 +129,7 @@ class OverlapRecords:
         self._patterns[along] = operand, literals
         return operand, literals
 
-    def _edge(self, key: tuple[Any, ...]) -> ChunkRecord | Alias | None:
+    def _edge(self, key: tuple[Any, ...]) -> ChunkRecord | None:
         if len(key) != self._edge_length:
             return None
         try:
@@ -138,8 +137,8 @@ class OverlapRecords:
         except KeyError:
             return None
         if sides == self._whole:
-            return Alias(key, block)
-        return ChunkRecord(self._edge_operand, self._literals[sides], (block,))
+            return ALIAS, (), (block,)
+        return self._edge_operand, self._literals[sides], (block,)
 
     def _cut_of(self, key: Any) -> tuple[tuple[Any, ...], tuple[int, ...]]:
         """Return the key of the block that an edge is cut from, and its side along each axis."""

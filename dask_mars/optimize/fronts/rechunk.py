@@ -22,9 +22,8 @@ import numpy as np
 from dask.array import Array
 from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 
-from dask_mars.dask_api.core import Alias
 from dask_mars.graph.chunks import Key
-from dask_mars.optimize.fronts.base import ChunkRecord, LazyLayer, TaskCompiler
+from dask_mars.optimize.fronts.base import ALIAS, ChunkRecord, LazyLayer, TaskCompiler
 from dask_mars.optimize.fronts.parts import PartOperands, Residents
 
 #: Assumed dtype of an array that declares none: the plan of a rechunk depends on the item size.
@@ -202,7 +201,7 @@ class RechunkRecords:
             isinstance(at, int) and 0 <= at < len(parts) for at, parts in zip(key[1:], self._parts, strict=True)
         )
 
-    def record(self, key: tuple[Any, ...]) -> ChunkRecord | Alias | None:
+    def record(self, key: tuple[Any, ...]) -> ChunkRecord | None:
         """Return the record of a block."""
         if key not in self:
             return None
@@ -212,12 +211,12 @@ class RechunkRecords:
         input_keys: list[Key] = list(itertools.product((self._source,), *blocks))
         whole = list(map(all, itertools.product(*are_whole)))
         if whole == [True]:
-            return Alias(key, input_keys[0])
+            return ALIAS, (), (input_keys[0],)
         parts = zip(itertools.product(*slices), whole, strict=True)
         literals: list[Any] = [part for part, is_all in parts if not is_all]
         if len(whole) > 1:
             literals.append(list(map(len, blocks)))
-        return ChunkRecord(self._operands.operand_id(whole), tuple(literals), input_keys)
+        return self._operands.operand_id(whole), tuple(literals), input_keys
 
 
 def _parts(old: tuple[int, ...], new: tuple[int, ...]) -> list[list[tuple[int, slice, bool]]]:

@@ -1,0 +1,178 @@
+"""Tasks by their shape: those that differ only in inputs and plain literals share an operand.
+
+The first task of a shape is compiled. Later ones cost a look-up, and no program of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Container, Iterable
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+import numpy as np
+
+from dask_mars.dask_api.core import Alias, DataNode, Dict, List, Set, Task, TaskRef, Tuple, _execute_subgraph
+from dask_mars.graph.chunks import Key
+from dask_mars.optimize.client_only import assembles_result, stores_chunk
+from dask_mars.optimize.fronts.base import ChunkRecord
+from dask_mars.optimize.programs import Program
+
+#: Literals that a legacy task may mean as keys: True is the key 1.
+MAY_BE_KEYS = frozenset({int, float, str, bool})
+#: Literal types so frequent that an `isinstance` for each would cost too much.
+PLAIN: frozenset[type] = frozenset({int, float, str, bool, bytes, slice, type(None), complex})
+# Callables that equal no other one.
+_UNIQUE = frozenset({FunctionType, BuiltinFunctionType, type, np.ufunc})
+_CONTAINERS = frozenset({List, Tuple, Set, Dict})
+# Code of a literal; those of inputs are their numbers, and those of calls tuples.
+_LITERAL = -1
+
+_Code = int | tuple[Any, ...]
+
+
+class TaskShape:
+    """One task's shape, inputs and literals."""
+
+    __slots__ = ("code", "inputs", "literals")
+
+    def __init__(self) -> None:
+        self.code: _Code | None = None
+        self.inputs: dict[Key, int] = {}
+        self.literals: list[Any] = []
+
+
+class TaskShapes:
+    """The operands of tasks, by shape."""
+
+    def __init__(
+        self,
+        same_function: Callable[[Any], Any],
+        stays_literal: Callable[[Any], bool],
+        literal_types: Collection[type],
+        known_keys: Container[Any],
+    ) -> None:
+        self._same_function = same_function
+        self._stays_literal = stays_literal
+        self._literal_types = literal_types
+        self._known_keys = known_keys
+        # With each operand a task of that shape, to keep alive the functions whose ids are in the code.
+        self._operands: dict[_Code, tuple[int, Any]] = {}
+
+    def of(self, node: Any) -> TaskShape | None:
+        """Return the shape of a task, None if only its program shows it."""
+        shape = TaskShape()
+        if type(node) is Task:
+            shape.code = self._task(node, shape)
+        elif type(node) is tuple and node and callable(node[0]):
+            shape.code = self._legacy(node, shape)
+        return None if shape.code is None else shape
+
+    def record(self, key: Key, shape: TaskShape) -> ChunkRecord | None:
+        """Return the record of a task, None if its shape is new."""
+        known = self._operands.get(shape.code)  # type: ignore[arg-type]
+        if known is None or (type(key) is str and assembles_result(key)):
+            return None
+        return known[0], tuple(shape.literals), list(shape.inputs)
+
+    def add(self, key: Key, node: Any, shape: TaskShape, program: Program, operand: int) -> None:
+        """Record the operand of a shape, unless it depends on more than that."""
+        if (
+            program.input_keys == [*shape.inputs]
+            and [*map(type, program.literals)] == [*map(type, shape.literals)]
+            and not assembles_result(key)
+            and not stores_chunk(program.functions)
+        ):
+            self._operands[shape.code] = operand, node  # type: ignore[index]
+
+    def _function(self, function: Any) -> int:
+        return id(function if type(function) in _UNIQUE else self._same_function(function))
+
+    def _task(self, node: Task, shape: TaskShape) -> _Code | None:
+        if node.func is _execute_subgraph:
+            return None
+        function = self._function(node.func)
+        if not node.kwargs:
+            return self._call(function, node.args, shape)
+        return self._call((function, *node.kwargs), (*node.args, *node.kwargs.values()), shape)
+
+    def _call(self, head: Any, arguments: Iterable[Any], shape: TaskShape) -> _Code | None:
+        inputs, literal_types = shape.inputs, self._literal_types
+        codes = [head]
+        for argument in arguments:
+            kind = type(argument)
+            if kind is TaskRef:
+                codes.append(inputs.setdefault(argument.key, len(inputs)))
+            elif kind in literal_types:
+                shape.literals.append(argument)
+                codes.append(_LITERAL)
+            else:
+                code = self._other(argument, kind, shape)
+                if code is None:
+                    return None
+                codes.append(code)
+        return tuple(codes)
+
+    def _other(self, argument: Any, kind: type, shape: TaskShape) -> _Code | None:
+        if kind is Alias:
+            return shape.inputs.setdefault(argument.target, len(shape.inputs))
+        if kind is Task:
+            return self._task(argument, shape)
+        if kind in _CONTAINERS:
+            return self._call(kind, argument.args, shape)
+        if kind is DataNode:
+            argument = argument.value
+        if not self._stays_literal(argument):
+            return None
+        shape.literals.append(argument)
+        return _LITERAL
+
+    def _legacy(self, task: tuple[Any, ...], shape: TaskShape) -> _Code | None:
+        codes = [self._function(task[0])]
+        for argument in task[1:]:
+            code = self._legacy_argument(argument, shape)
+            if code is None:
+                return None
+            codes.append(code)  # type: ignore[arg-type]
+        return tuple(codes)
+
+    def _legacy_argument(self, argument: Any, shape: TaskShape) -> _Code | None:
+        kind = type(argument)
+        if kind is list:
+            inputs, known_keys = shape.inputs, self._known_keys
+            codes: list[_Code | None] = [
+                inputs.setdefault(item, len(inputs))
+                # Most lists are of keys of blocks.
+                if type(item) is tuple and item and type(item[0]) is str and item in known_keys
+                else self._legacy_argument(item, shape)
+                for item in argument
+            ]
+            # A list of literals alone is copied.
+            return (list, *codes) if codes and None not in codes and _LITERAL not in codes else None
+        if kind is tuple:
+            if argument and callable(argument[0]):
+                return self._legacy(argument, shape)
+        elif kind not in PLAIN:
+            return None
+        if (kind is tuple or kind in MAY_BE_KEYS) and self.is_key(argument):
+            return shape.inputs.setdefault(argument, len(shape.inputs))
+        if kind is tuple and not all(map(self.is_literal, argument)):
+            return None
+        shape.literals.append(argument)
+        return _LITERAL
+
+    def is_key(self, value: Any) -> bool:
+        """Return whether a legacy task may mean a value as a key."""
+        try:
+            return value in self._known_keys
+        except TypeError:
+            # Unhashable values, such as slices and lists, cannot be parts of a key.
+            return False
+
+    def is_literal(self, value: Any) -> bool:
+        """Return whether an element of a legacy container certainly holds neither keys nor tasks."""
+        kind = type(value)
+        if kind is tuple:
+            if (value and callable(value[0])) or self.is_key(value):
+                return False
+            return all(map(self.is_literal, value))
+        return kind in PLAIN and not (kind in MAY_BE_KEYS and value in self._known_keys)
