@@ -16,6 +16,8 @@ Apply, BlockwiseHead, BlockwiseHeadIndex, BlockwiseTail, BlockwiseTailIndex, Ind
     _EXPR, "Apply", "BlockwiseHead", "BlockwiseHeadIndex", "BlockwiseTail", "BlockwiseTailIndex", "Index"
 )
 BlockwiseMerge = optional("dask.dataframe.dask_expr._merge", "BlockwiseMerge")
+# For speed: functions mapped over lists become rows of one operand.
+FromMap, FromMapProjectable = optional("dask.dataframe.dask_expr.io.io", "FromMap", "FromMapProjectable")
 # For speed: partitions of a frame in memory.
 FromPandas = optional("dask.dataframe.dask_expr.io.io", "FromPandas")
 # The steps of a shuffle through files, which our store replaces.

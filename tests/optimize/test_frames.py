@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Any
 
 import dask
@@ -111,9 +112,45 @@ def test_partitions_of_a_dataframe_are_one_chunk_each(runtime):
     composed = passed(graph, compose)
     assert len(composed) == 8 + 1
     assert len(composed.operands) == 2
-    # The parts themselves, the sum of their sums, and the name of the result that Dask knows.
-    assert len(tasks) == 8 + 1 + 1
+    # The sum of their sums, and the name of the result that Dask knows.
+    assert len(tasks) == 1 + 1
     assert x.compute(scheduler=runtime.get) == pytest.approx(((table().a + table().b) * table().b).sum())
+
+
+def with_columns(number: Any, other: Any = 0, columns: Any = None, offset: Any = 0) -> Any:
+    found = table().assign(d=len(str(number)), e=float(np.sum(other)) + offset)
+    return found if columns is None else found[columns]
+
+
+MAPPED = {
+    "one": lambda: dd.from_map(with_columns, range(300, 308)),
+    "several": lambda: dd.from_map(with_columns, list("stuvw"), [1, 2.5, True, 0, -1], offset=3)[["e", "a"]],
+    "column": lambda: dd.from_map(with_columns, ["x", "yy", "zzz"]).d + 1,
+    "selected": lambda: dd.from_map(with_columns, range(8)).partitions[[6, 2]],
+    "after arguments": lambda: dd.from_map(with_columns, [(1, "a"), [2], {"b": None}], args=([5, 6],)),
+    "without names": lambda: dd.from_map(part, range(4), enforce_metadata=False),
+    "paths": lambda: dd.from_map(with_columns, [PurePath("a"), PurePath("b/c")]).d,
+    "empty tuple": lambda: dd.from_map(with_columns, [(), ("a",)], meta=with_columns(0)),
+    "small arrays": lambda: dd.from_map(with_columns, [1, 2], [np.arange(3), np.arange(4)]).e,
+    # Dask makes these tasks, as their arguments are more than literals.
+    "functions": lambda: dd.from_map(with_columns, [len, lambda: 0, max]).e,
+    "large arrays": lambda: dd.from_map(with_columns, [1, 2], [np.zeros(1), np.ones(10_000)]).e,
+}
+
+
+@pytest.mark.parametrize("kind", MAPPED)
+def test_functions_mapped_over_lists_are_rows_of_one_operand(kind):
+    dsk, wanted = handed_over(MAPPED[kind]())
+    tasks, lazy, *_ = symbolic_graph(dsk, ReadOptions())
+    graph = convert(tasks, wanted, lazy)
+    values = evaluate(graph)
+    materialised = convert_legacy_graph(dsk.__dask_graph__())
+    for key, value in zip(wanted, dask.get(materialised, wanted), strict=True):
+        assert_equal(values[key], value)
+    if kind not in ("functions", "large arrays"):
+        # The function, the partitionwise steps, and the assembly of the result.
+        assert len(graph.operands) <= 3
+        assert not any(isinstance(key, tuple) and "with" in key[0] for key in tasks)
 
 
 def fused_length(*collections: Any) -> int:

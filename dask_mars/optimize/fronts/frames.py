@@ -7,6 +7,7 @@ read, one task is made and stands for all.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from functools import partial
 from types import MethodType
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import dask
 import numpy as np
 
-from dask_mars.dask_api.core import Alias, DataNode, Expr, Task, _execute_subgraph, _HLGExprSequence
+from dask_mars.dask_api.core import Alias, DataNode, Expr, Task, TaskRef, _execute_subgraph, _HLGExprSequence
 from dask_mars.graph.callables import package_of
 from dask_mars.graph.chunks import Key, flatten
 from dask_mars.optimize.fronts.base import ChunkRecord, LazyLayer, NotSymbolic, ReadOptions, Symbolic, TaskCompiler
@@ -71,6 +72,8 @@ def lazy_expression(expression: Expr) -> tuple[LazyLayer, list[Expr]] | None:
     # With it come the expressions within a fused one that need layers of their own.
     if not _dataframes_exist():
         return None
+    if _is_mapped(expression):
+        return LazyLayer((expression._name,), partial(MappedRecords, expression), expression._layer), []
     if _is_fused(expression):
         others = [member for member in expression.exprs if not _is_uniform(member)]
         # With several, all but one would stay in memory where Dask's single task drops them.
@@ -87,6 +90,12 @@ def _is_fused(expression: Expr) -> bool:
     from dask_mars.dask_api.frames import Fused
 
     return type(expression) is Fused
+
+
+def _is_mapped(expression: Expr) -> bool:
+    from dask_mars.dask_api.frames import FromMap, FromMapProjectable
+
+    return type(expression) is FromMap or type(expression) is FromMapProjectable
 
 
 def _is_uniform(expression: Expr) -> bool:
@@ -162,7 +171,7 @@ class PartitionRecords:
                 self._inputs.append((key[0], key))
             else:
                 raise NotSymbolic("its partitions read others")
-        last.hold_literals(lambda value: compiler.shared_constant(value) if _is_data(value) else None)
+        _hold_data(last, compiler)
         self._operand = compiler.operand_of(expression._name, last)
         self._literals = tuple(last.literals)
 
@@ -177,6 +186,68 @@ class PartitionRecords:
         partition = key[1]
         input_keys = [known if name is None else (name, partition) for name, known in self._inputs]
         return self._operand, self._literals, input_keys
+
+
+class MappedRecords:
+    """The partitions that a function returns, each of other arguments."""
+
+    def __init__(self, expression: Expr, compiler: TaskCompiler) -> None:
+        self._compiler = compiler
+        self._partitions = expression._partitions
+        #: Values of each varying argument.
+        self._columns = expression.iterables
+        count = len(self._columns)
+        tokens = [(_VARYING, number) for number in range(count)]
+        task = _with_arguments(expression, self._partitions[0], tokens)
+        # As in `PartitionRecords`, the first compilation is discarded.
+        for _ in range(2):
+            program = Program()
+            compiler.emit_result(program, task, {token: program.literal(None) for token in tokens})
+        _hold_data(program, compiler)
+        self._operand = compiler.operand_of(expression._name, program)
+        self._inputs, self._literals = program.input_keys, tuple(program.literals[count:])
+
+    def __contains__(self, key: tuple[Any, ...]) -> bool:
+        """Return whether a key with the expression's name is that of a partition."""
+        return len(key) == 2 and isinstance(key[1], int) and 0 <= key[1] < len(self._partitions)
+
+    def record(self, key: tuple[Any, ...]) -> ChunkRecord | None:
+        """Return the record of one partition."""
+        if key not in self:
+            return None
+        at = self._partitions[key[1]]
+        values = tuple([column[at] for column in self._columns])
+        if not _PLAIN.issuperset(map(type, values)) and not all(map(self._is_literal, values)):
+            raise NotSymbolic("a partition's argument is no literal")
+        return self._operand, values + self._literals, self._inputs
+
+    def _is_literal(self, value: Any) -> bool:
+        program = Program()
+        return self._compiler.emit_argument(program, value, {}) < 0
+
+
+#: First element of placeholders.
+_VARYING = object()
+
+
+def _with_arguments(expression: Expr, partition: int, tokens: Sequence[Key]) -> Task:
+    """Return the task of a mapped function with references in place of the arguments of a partition."""
+    key = (expression._name, 0)
+    task = expression._filtered_task(key, partition)
+    # The selection of a column may come last.
+    reading, *rest = task.args if task.args and type(task.args[0]) is Task else (task,)
+    values = [column[partition] for column in expression.iterables]
+    given = reading.args[: len(values)]
+    if not _same([*given], values):
+        raise NotSymbolic("its function takes other arguments")
+    arguments = *map(TaskRef, tokens), *reading.args[len(values) :]
+    read = Task(key, reading.func, *arguments, **reading.kwargs)
+    return read if reading is task else Task(key, task.func, read, *rest, **task.kwargs)
+
+
+def _hold_data(program: Program, compiler: TaskCompiler) -> None:
+    """Let data among a program's literals be part of its operand."""
+    program.hold_literals(lambda value: compiler.shared_constant(value) if _is_data(value) else None)
 
 
 def _compiled(expression: Expr, partition: int, compiler: TaskCompiler) -> Program:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cache
@@ -65,7 +66,7 @@ class GraphEdit:
         #: Whether each chunk is removed.
         self.removed = bytearray(len(graph))
         #: Returns the declared bytes of a chunk, as `ChunkGraph.declared_bytes`.
-        self.size_of: Callable[[int], int | None] = cache(self.graph.declared_bytes)
+        self.size_of = _size_of(self.graph)
 
     def __len__(self) -> int:
         """Return the number of chunks that are left."""
@@ -88,10 +89,7 @@ class GraphEdit:
     def count_uses(self) -> list[int]:
         """Return how often each chunk is an input or an output."""
         uses = [0] * len(self.graph)
-        for sources in self.graph.inputs:
-            for source in sources:
-                uses[source] += 1
-        for chunk in self.graph.outputs:
+        for chunk in itertools.chain(itertools.chain.from_iterable(self.graph.inputs), self.graph.outputs):
             uses[chunk] += 1
         return uses
 
@@ -140,7 +138,12 @@ class GraphEdit:
         self.graph.outputs.sort()
         self.fixed = {new[chunk] for chunk in self.fixed if new[chunk] >= 0}
         self.removed = bytearray(len(order))
-        self.size_of = cache(self.graph.declared_bytes)
+        self.size_of = _size_of(self.graph)
+
+
+def _size_of(graph: ChunkGraph) -> Callable[[int], int | None]:
+    # Frames and delayed values declare nothing.
+    return cache(graph.declared_bytes) if graph.declared or graph.joined_bytes else lambda chunk: None
 
 
 def _depth_first(inputs: list[tuple[int, ...]], outputs: list[int], eager: bytearray) -> list[int]:

@@ -7,7 +7,6 @@ consumers: a sum over 20,000 chunks becomes a quarter as many operands, a sum ov
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -53,17 +52,16 @@ class Folder:
         if found is None:
             return False
         graph.operand_of[chunk] = found
-        sources = graph.inputs[chunk]
         given: list[Any] = []
-        for source, operand_id in zip(sources, initial, strict=True):
-            if operand_id is not None:
+        kept: list[int] = []
+        for source, operand_id in zip(graph.inputs[chunk], initial):  # noqa: B905
+            if operand_id is None:
+                kept.append(source)
+            else:
                 given += graph.literals[source]
+                kept += graph.inputs[source]
         graph.literals[chunk] = (*given, *graph.literals[chunk])
-        kept = [
-            (source,) if operand_id is None else graph.inputs[source]
-            for source, operand_id in zip(sources, initial, strict=True)
-        ]
-        graph.inputs[chunk] = tuple(itertools.chain.from_iterable(kept))
+        graph.inputs[chunk] = tuple(kept)
         return True
 
 

@@ -121,8 +121,9 @@ def _replace(edit: GraphEdit, groups: list[tuple[Group, int]]) -> None:
     picking: dict[tuple[int, tuple[int | None, ...]], int] = {}
     kept = {member: place_of.pop(member) for group, _ in groups for member in group.kept}
     eager = bytearray(len(graph))
+    reads_none = place_of.keys().isdisjoint
     for chunk, sources in enumerate(inputs):
-        if not any(source in place_of for source in sources):
+        if reads_none(sources):
             continue
         found: list[tuple[int, int | None]] = [place_of.get(source, (source, None)) for source in sources]
         inputs[chunk] = tuple([source for source, _ in found])

@@ -59,12 +59,13 @@ def _groups(edit: GraphEdit, of_frames: list[bool]) -> list[_Readers]:
     if len(candidates) < 2:
         return []
     depths = depths_of(inputs_of)
+    distinct = {chunk: frozenset(inputs_of[chunk]) for chunk in candidates}
     groups: list[_Readers] = []
     of_input: dict[int, list[_Readers]] = {}
     # Reductions with most inputs come first, and the others join them.
-    for chunk in sorted(candidates, key=lambda chunk: (-len(set(inputs_of[chunk])), chunk)):
-        inputs = frozenset(inputs_of[chunk])
-        rarest = min(inputs, key=lambda source: (uses[source], source))
+    for chunk in sorted(candidates, key=lambda chunk: -len(distinct[chunk])):
+        inputs = distinct[chunk]
+        rarest = min(inputs, key=lambda source: (uses[source], source)) if len(inputs) > 1 else next(iter(inputs))
         for group in of_input.get(rarest, ())[:_MOST_GROUPS]:
             # Chunks of one depth cannot depend on each other, whatever else is fused.
             if not inputs <= group.inputs or depths[group.members[0]] != depths[chunk]:

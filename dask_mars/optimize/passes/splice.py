@@ -49,9 +49,10 @@ def call_of(function: Callable[..., Any], input_count: int = 1, name: str = "") 
 def with_calls(operand: Operand, calls: Sequence[Callable[[Any], Any] | None]) -> Operand:
     """Return an operand that calls functions with its inputs, except for None, and continues with the results."""
     parts: list[Part] = []
+    operands = {call: call_of(call) for call in set(calls) if call is not None}
     inputs = list(range(operand.input_count))
     for at, call in enumerate(calls):
         if call is not None:
             inputs[at] = ~len(parts)
-            parts.append((call_of(call), (at,)))
+            parts.append((operands[call], (at,)))
     return splice([*parts, (operand, inputs)], operand.input_count, operand.name)
