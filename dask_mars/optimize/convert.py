@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import filterfalse, repeat
+from itertools import repeat
 from typing import Any, NoReturn
 
 from dask_mars.dask_api.core import Alias, DataNode, TaskRef
@@ -64,7 +64,7 @@ class Converter:
     def _walk(self, stack: list[Any], entered: dict[Key, ChunkRecord]) -> None:
         """Continue the walk until the next checkpoint."""
         graph, enter = self._graph, self._enter
-        ids, has_id, id_of, add_key = graph.ids, graph.ids.__contains__, graph.ids.__getitem__, graph.keys.append
+        ids, find_id, add_key = graph.ids, graph.ids.get, graph.keys.append
         add_operand, add_literals, add_inputs = graph.operand_of.append, graph.literals.append, graph.inputs.append
         for _ in repeat(None, _KEYS_BETWEEN_CHECKPOINTS):
             if not stack:
@@ -79,25 +79,25 @@ class Converter:
                 entry = enter(key, entered)
             operand, literals, needed = entry
             # Many have no inputs.
-            if needed and stack[-1] is not _WAITING:
-                waiting = [*filterfalse(has_id, needed)]
-                if waiting:
-                    entered[key] = entry
-                    for source in waiting:
-                        if source in entered:
-                            self._raise_cycle(source, entered)
-                    stack[-1] = _WAITING
-                    waiting.reverse()
-                    stack += waiting
-                    continue
+            sources: Any = tuple(map(find_id, needed)) if needed else ()
+            if None in sources:
+                entered[key] = entry
+                waiting = [source for source, known in zip(needed, sources) if known is None]  # noqa: B905
+                for source in waiting:
+                    if source in entered:
+                        self._raise_cycle(source, entered)
+                stack[-1] = _WAITING
+                waiting.reverse()
+                stack += waiting
+                continue
             stack.pop()
             if operand == ALIAS:
-                ids[key] = ids[needed[0]]
+                (ids[key],) = sources
                 continue
             chunk = ids[key] = len(graph.keys)
             add_key(key)
             add_operand(operand)
-            add_inputs(tuple(map(id_of, needed)) if needed else ())
+            add_inputs(sources)
             if operand == DATA:
                 (graph.values[chunk],) = literals
                 literals = ()

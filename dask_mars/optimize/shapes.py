@@ -61,10 +61,14 @@ class TaskShapes:
     def of(self, node: Any) -> TaskShape | None:
         """Return the shape of a task, None if only its program shows it."""
         shape = TaskShape()
-        if type(node) is Task:
-            shape.code = self._task(node, shape)
-        elif type(node) is tuple and node and callable(node[0]):
-            shape.code = self._legacy(node, shape)
+        try:
+            if type(node) is Task:
+                shape.code = self._task(node, shape)
+            elif type(node) is tuple and node and callable(node[0]):
+                shape.code = self._legacy(node, shape)
+        except TypeError:
+            # Something is unhashable that might be a key.
+            return None
         return None if shape.code is None else shape
 
     def record(self, key: Key, shape: TaskShape) -> ChunkRecord | None:
@@ -127,25 +131,23 @@ class TaskShapes:
         return _LITERAL
 
     def _legacy(self, task: tuple[Any, ...], shape: TaskShape) -> _Code | None:
-        codes = [self._function(task[0])]
-        for argument in task[1:]:
-            code = self._legacy_argument(argument, shape)
-            if code is None:
-                return None
-            codes.append(code)  # type: ignore[arg-type]
-        return tuple(codes)
+        codes = self._legacy_arguments(task[1:], shape)
+        return None if None in codes else (self._function(task[0]), *codes)
+
+    def _legacy_arguments(self, arguments: Iterable[Any], shape: TaskShape) -> list[_Code | None]:
+        inputs, known_keys = shape.inputs, self._known_keys
+        return [
+            inputs.setdefault(argument, len(inputs))
+            # Most are keys of blocks.
+            if type(argument) is tuple and argument and type(argument[0]) is str and argument in known_keys
+            else self._legacy_argument(argument, shape)
+            for argument in arguments
+        ]
 
     def _legacy_argument(self, argument: Any, shape: TaskShape) -> _Code | None:
         kind = type(argument)
         if kind is list:
-            inputs, known_keys = shape.inputs, self._known_keys
-            codes: list[_Code | None] = [
-                inputs.setdefault(item, len(inputs))
-                # Most lists are of keys of blocks.
-                if type(item) is tuple and item and type(item[0]) is str and item in known_keys
-                else self._legacy_argument(item, shape)
-                for item in argument
-            ]
+            codes = self._legacy_arguments(argument, shape)
             # A list of literals alone is copied.
             return (list, *codes) if codes and None not in codes and _LITERAL not in codes else None
         if kind is tuple:

@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dask_mars.graph.chunks import DATA, ChunkGraph, Operand
 
 
@@ -88,9 +90,8 @@ class GraphEdit:
 
     def count_uses(self) -> list[int]:
         """Return how often each chunk is an input or an output."""
-        uses = [0] * len(self.graph)
-        for chunk in itertools.chain(itertools.chain.from_iterable(self.graph.inputs), self.graph.outputs):
-            uses[chunk] += 1
+        chunks = itertools.chain(itertools.chain.from_iterable(self.graph.inputs), self.graph.outputs)
+        uses: list[int] = np.bincount(np.fromiter(chunks, np.intp), minlength=len(self.graph)).tolist()
         return uses
 
     def reorder(self, eager: bytearray, joined_bytes: dict[int, int] | None = None) -> None:
