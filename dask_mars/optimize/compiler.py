@@ -111,7 +111,9 @@ class Compiler:
         self._seen_inner: dict[tuple[int, Key], Subprogram | None] = {}
         # Types whose values are always literals.
         self._literal_types = {*PLAIN, *(() if persisted_exist() else _MAY_HOLD)}
-        self.shapes = TaskShapes(self._same_function, self._stays_literal, self._literal_types, self._known_keys)
+        self.shapes = TaskShapes(
+            self._same_function, self._stays_literal, self._literal_types, self._known_keys, self.layers.has_block
+        )
         self._functions: dict[Any, Callable[..., Any]] = {}
         # Partial functions, each with one of Dask's functions in place of copies, by the first's id.
         self._originals: dict[int, tuple[Callable[..., Any], Callable[..., Any]]] = {}

@@ -21,6 +21,8 @@ from dask_mars.optimize.shuffle import Shuffles, may_be_there
 _MISSING = object()
 #: In place of the key of an entry that waits for its inputs.
 _WAITING = object()
+#: In place of the chunk of such a key.
+_ENTERED = -1
 #: Number of keys between two checks that the graph is not cancelled.
 _KEYS_BETWEEN_CHECKPOINTS = 20_000
 
@@ -51,7 +53,7 @@ class Converter:
         for key in wanted:
             refuse_unhashable(key)
         #: Compiled entries that wait for their inputs, each needed by the one before.
-        entered: dict[Key, ChunkRecord] = {}
+        entered: list[tuple[Key, ChunkRecord]] = []
         stack: list[Any] = [*reversed(wanted)]
         while stack:
             self._checkpoint()
@@ -61,7 +63,7 @@ class Converter:
         graph.in_client -= graph.values.keys()
         return graph
 
-    def _walk(self, stack: list[Any], entered: dict[Key, ChunkRecord]) -> None:
+    def _walk(self, stack: list[Any], entered: list[tuple[Key, ChunkRecord]]) -> None:
         """Continue the walk until the next checkpoint."""
         graph, enter = self._graph, self._enter
         ids, find_id, add_key = graph.ids, graph.ids.get, graph.keys.append
@@ -71,7 +73,7 @@ class Converter:
                 return
             key = stack[-1]
             if key is _WAITING:
-                key, entry = entered.popitem()
+                key, entry = entered.pop()
             elif key in ids:
                 stack.pop()
                 continue
@@ -80,13 +82,13 @@ class Converter:
             operand, literals, needed = entry
             # Many have no inputs.
             sources: Any = tuple(map(find_id, needed)) if needed else ()
+            if _ENTERED in sources:
+                self._raise_cycle(needed[sources.index(_ENTERED)], [*entered, (key, entry)])
             if None in sources:
-                entered[key] = entry
-                waiting = [source for source, known in zip(needed, sources) if known is None]  # noqa: B905
-                for source in waiting:
-                    if source in entered:
-                        self._raise_cycle(source, entered)
+                ids[key] = _ENTERED
+                entered.append((key, entry))
                 stack[-1] = _WAITING
+                waiting = [source for source, known in zip(needed, sources) if known is None]  # noqa: B905
                 waiting.reverse()
                 stack += waiting
                 continue
@@ -107,7 +109,7 @@ class Converter:
         """Return blocks outside layers' bounds that tasks did not take for keys, and that exist after all."""
         return self._compiler.layers.beyond & self._graph.ids.keys()
 
-    def _enter(self, key: Key, wanted_by: Iterable[Key]) -> ChunkRecord:
+    def _enter(self, key: Key, wanted_by: Sequence[tuple[Key, ChunkRecord]]) -> ChunkRecord:
         """Compile the node of a key; an error names the last of `wanted_by`."""
         compiler = self._compiler
         node = self._dsk.get(key, _MISSING)
@@ -141,20 +143,20 @@ class Converter:
         program = None if node is None else self._compiler.program_of(key, node)
         return program if isinstance(program, Program) else None
 
-    def _other_node(self, key: Key, wanted_by: Iterable[Key]) -> Any:
+    def _other_node(self, key: Key, wanted_by: Sequence[tuple[Key, ChunkRecord]]) -> Any:
         for scope in (self._compiler.extra, self._compiler.layers.materialised):
             if key in scope:
                 return scope[key]
         if self._resolve_missing is not None and (found := self._resolve_missing(key)) is not None:
             return found
-        *_, dependent = (None, *wanted_by)
-        if dependent is None:
+        if not wanted_by:
             raise KeyError(key)
+        dependent, _ = wanted_by[-1]
         raise ValueError(f"Missing dependency {key} for dependents {{{dependent!r}}}") from None
 
-    def _raise_cycle(self, key: Key, entered: Iterable[Key]) -> NoReturn:
+    def _raise_cycle(self, key: Key, entered: Sequence[tuple[Key, ChunkRecord]]) -> NoReturn:
         """Raise an error with the keys of a cycle: each entered key waits for the next."""
-        path = list(entered)
+        path = [known for known, _ in entered]
         circle = [*path[path.index(key) :], key]
         steps = "\n  -> ".join(str(step) for step in circle if step not in self._compiler.extra)
         raise RuntimeError(f"Cycle detected between the following keys:\n  -> {steps}")

@@ -5,7 +5,7 @@ The first task of a shape is compiled. Later ones cost a look-up, and no program
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -50,11 +50,15 @@ class TaskShapes:
         stays_literal: Callable[[Any], bool],
         literal_types: Collection[type],
         known_keys: Container[Any],
+        has_block: Mapping[Any, Callable[[Any], bool]],
     ) -> None:
         self._same_function = same_function
         self._stays_literal = stays_literal
         self._literal_types = literal_types
         self._known_keys = known_keys
+        self._has_block = has_block
+        # For each callable that may equal others: it, kept alive, and the id of the first of them.
+        self._functions: dict[int, tuple[Any, int]] = {}
         # With each operand a task of that shape, to keep alive the functions whose ids are in the code.
         self._operands: dict[_Code, tuple[int, Any]] = {}
 
@@ -89,7 +93,12 @@ class TaskShapes:
             self._operands[shape.code] = operand, node  # type: ignore[index]
 
     def _function(self, function: Any) -> int:
-        return id(function if type(function) in _UNIQUE else self._same_function(function))
+        if type(function) in _UNIQUE:
+            return id(function)
+        known = self._functions.get(id(function))
+        if known is None:
+            known = self._functions[id(function)] = function, id(self._same_function(function))
+        return known[1]
 
     def _task(self, node: Task, shape: TaskShape) -> _Code | None:
         if node.func is _execute_subgraph:
@@ -135,14 +144,16 @@ class TaskShapes:
         return None if None in codes else (self._function(task[0]), *codes)
 
     def _legacy_arguments(self, arguments: Iterable[Any], shape: TaskShape) -> list[_Code | None]:
-        inputs, known_keys = shape.inputs, self._known_keys
-        return [
-            inputs.setdefault(argument, len(inputs))
-            # Most are keys of blocks.
-            if type(argument) is tuple and argument and type(argument[0]) is str and argument in known_keys
-            else self._legacy_argument(argument, shape)
-            for argument in arguments
-        ]
+        inputs, has_block, codes = shape.inputs, self._has_block, list[_Code | None]()
+        for argument in arguments:
+            # Most are blocks of layers.
+            if type(argument) is tuple and argument and type(argument[0]) is str:
+                is_block = has_block.get(argument[0])
+                if (is_block is not None and is_block(argument)) or argument in self._known_keys:
+                    codes.append(inputs.setdefault(argument, len(inputs)))
+                    continue
+            codes.append(self._legacy_argument(argument, shape))
+        return codes
 
     def _legacy_argument(self, argument: Any, shape: TaskShape) -> _Code | None:
         kind = type(argument)
@@ -164,6 +175,9 @@ class TaskShapes:
 
     def is_key(self, value: Any) -> bool:
         """Return whether a legacy task may mean a value as a key."""
+        if slice.__hash__ is None and type(value) is tuple and slice in map(type, value):
+            # As below, without the exception: indices are frequent.
+            return False
         try:
             return value in self._known_keys
         except TypeError:

@@ -159,7 +159,7 @@ class SlicedBlocks(_Blocks):
         slices = tuple([part for _, part in found])
         if self._keeps_whole and all(type(part) is slice and part == _WHOLE for part in slices):
             return ALIAS, (), (source,)
-        operand, _ = self._operand(None, partial(self._task, key, source, slices))
+        operand, _ = self._operands.get(None) or self._operand(None, partial(self._task, key, source, slices))
         return operand, (slices,), (source,)
 
     def _task(self, key: Key, source: Key, slices: tuple[Any, ...]) -> Task:
@@ -183,7 +183,7 @@ class StackedBlocks(_Blocks):
             return None
         axis, arrays = self._expression.axis, self._expression.args
         source = (arrays[key[axis + 1]]._name, *key[1 : axis + 1], *key[axis + 2 :])
-        operand, literals = self._operand(None, partial(self._task, key, source))
+        operand, literals = self._operands.get(None) or self._operand(None, partial(self._task, key, source))
         return operand, literals, (source,)
 
     def _task(self, key: Key, source: Key) -> Task:
@@ -209,7 +209,7 @@ class ReshapedBlocks(_Blocks):
             return None
         source = (self._source, *block)
         shape = tuple([sizes[at] for sizes, at in zip(self._expression.chunks, key[1:], strict=True)])
-        operand, _ = self._operand(None, partial(self._task, key, source, shape))
+        operand, _ = self._operands.get(None) or self._operand(None, partial(self._task, key, source, shape))
         return operand, (shape,), (source,)
 
     def _task(self, key: Key, source: Key, shape: tuple[int, ...]) -> Task:
@@ -226,7 +226,7 @@ class SqueezedBlocks(_Blocks):
         at, gone = iter(key[1:]), self._expression._axis_set
         source = self._expression.array
         block = (source._name, *[0 if axis in gone else next(at) for axis in range(source.ndim)])
-        operand, literals = self._operand(None, partial(self._task, key, block))
+        operand, literals = self._operands.get(None) or self._operand(None, partial(self._task, key, block))
         return operand, literals, (block,)
 
     def _task(self, key: Key, source: Key) -> Task:
@@ -305,7 +305,7 @@ class HistogramBlocks(_Blocks):
             return None
         block = self._blocks[key[1]]
         sources = [(source, *block) for source in self._sources]
-        operand, literals = self._operand(None, partial(self._task, key, sources))
+        operand, literals = self._operands.get(None) or self._operand(None, partial(self._task, key, sources))
         # An array may have itself as its weights.
         return operand, literals, list(dict.fromkeys(sources))
 
@@ -350,7 +350,9 @@ class CumulativeBlocks(_Blocks):
         if is_total:
             block = (*block[:axis], block[axis] - 1, *block[axis + 1 :])
         sources = (self._name, _TOTAL, *block), (self._scans, *block)
-        operand, literals = self._operand(is_total, partial(self._task, key, is_total, sources))
+        operand, literals = self._operands.get(is_total) or self._operand(
+            is_total, partial(self._task, key, is_total, sources)
+        )
         return operand, literals, sources
 
     def _task(self, key: Key, is_total: bool, sources: tuple[Key, Key]) -> Task:
@@ -360,7 +362,9 @@ class CumulativeBlocks(_Blocks):
     def _total_before_all(self, key: Key, block: Block) -> ChunkRecord:
         sizes = [along[at] for along, at in zip(self._expression.chunks, block, strict=True)]
         shape = (*sizes[: self._axis], 1, *sizes[self._axis + 1 :])
-        operand, _ = self._operand(None, lambda: Task(key, self._first_total, shape=shape))
+        operand, _ = self._operands.get(None) or self._operand(
+            None, lambda: Task(key, self._first_total, shape=shape)
+        )
         return operand, (shape,), ()
 
 
@@ -400,7 +404,9 @@ class ReducedBlocks(_Blocks):
         ]
         input_keys = list(itertools.product((self._source,), *found))
         lengths = tuple([len(group) for group, is_reduced in zip(found, self._reduced, strict=True) if is_reduced])
-        operand, literals = self._operand(lengths, partial(self._task, key, lengths, input_keys))
+        operand, literals = self._operands.get(lengths) or self._operand(
+            lengths, partial(self._task, key, lengths, input_keys)
+        )
         return operand, literals, input_keys
 
     def _task(self, key: Key, lengths: Sequence[int], input_keys: Sequence[Key]) -> Task:
