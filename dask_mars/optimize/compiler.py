@@ -98,7 +98,8 @@ class Compiler:
         layers = list(layers)
         self._split_locked_stores = split_locked_stores
         # A proxy, to avoid a cycle: the graph's data, perhaps large, are freed together with the compiler.
-        self.layers = LazyLayers(layers, weakref.proxy(self), asked_for)
+        proxy = weakref.proxy(self)
+        self.layers = LazyLayers(layers, proxy, asked_for)
         self.operands: list[Operand] = []
         #: Nodes besides those of Dask's graph: large literals and the halves of split tasks.
         self.extra: dict[Key, Any] = {}
@@ -112,7 +113,11 @@ class Compiler:
         # Types whose values are always literals.
         self._literal_types = {*PLAIN, *(() if persisted_exist() else _MAY_HOLD)}
         self.shapes = TaskShapes(
-            self._same_function, self._stays_literal, self._literal_types, self._known_keys, self.layers.has_block
+            lambda function: proxy._same_function(function),
+            lambda value: proxy._stays_literal(value),
+            self._literal_types,
+            self._known_keys,
+            self.layers.has_block,
         )
         self._functions: dict[Any, Callable[..., Any]] = {}
         # Partial functions, each with one of Dask's functions in place of copies, by the first's id.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -80,6 +82,23 @@ def test_a_later_task_of_a_shape_needs_no_program(monkeypatch: pytest.MonkeyPatc
     graph = convert(dsk, [("u", number) for number in range(5)])
     assert len(compiled) == 2
     assert len(graph.operands) == 2
+
+
+def test_the_data_of_a_graph_are_freed_without_the_collector() -> None:
+    class Value:
+        pass
+
+    value = Value()
+    reference = weakref.ref(value)
+    dsk: dict[Any, Any] = {number: Task(number, collect, value, value) for number in range(3)}
+    dsk |= {("u", number): (collect, number, 1) for number in range(3)}
+    gc.disable()
+    try:
+        assert len(convert(dsk, [("u", number) for number in range(3)])) == 6
+        del dsk, value
+        assert reference() is None
+    finally:
+        gc.enable()
 
 
 def test_a_program_that_says_more_than_its_shape_is_made_for_each_task() -> None:
