@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from distributed import Client, Future
 
@@ -31,6 +32,10 @@ _ADAPTIVE_SLOTS, _EXPECTED_SLOTS = 32, 16
 _WORK_OF_SLOT_S = 8.0
 #: Assumed time of a call of the user's functions, in seconds. Dask assumes five times that.
 _USERS_CALL_S = 0.1
+
+#: Planned agent and estimated bytes of the futures that this process has persisted. Dask's scheduler knows neither
+#: while they are pending, and a graph that reads them would be placed at random.
+_expected: WeakKeyDictionary[Future, tuple[str, int]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,7 @@ def futures_of(client: Client, graph: ChunkGraph) -> dict[int, Future]:
 def find_replicas(
     client: Client, futures: Mapping[int, Future], hosts: Sequence[AgentInfo]
 ) -> dict[int, dict[int, int]]:
-    """Return the hosts that hold futures."""
+    """Return the hosts that hold futures, or that are expected to."""
     # The result has, for each chunk on a host, its bytes by host id.
     if not futures:
         return {}
@@ -110,7 +115,14 @@ def find_replicas(
         there = [places[address] for address in workers.get(future.key, ()) if address in places]
         if there:
             held[chunk] = dict.fromkeys(there, sizes.get(future.key, 0))
+        elif future in _expected and (expected := _expected[future])[0] in places:
+            held[chunk] = {places[expected[0]]: expected[1]}
     return held
+
+
+def expect(future: Future, host: AgentInfo, size_bytes: int) -> None:
+    """Record where a pending future of ours will be."""
+    _expected[future] = host.address, size_bytes
 
 
 def slots_to_come(cluster: Any, hosts: Sequence[AgentInfo], work_s: float = 0.0) -> int:

@@ -24,7 +24,7 @@ from dask_mars.cluster.admission import register_once, unregister_once
 from dask_mars.cluster.computation import ClusterComputation, DaskKey, SideEffects
 from dask_mars.cluster.local_tasks import LocalTasks
 from dask_mars.cluster.map_outputs import Selections, with_selections
-from dask_mars.cluster.planning import AgentInfo, Cut, cut_for, find_replicas, futures_of
+from dask_mars.cluster.planning import AgentInfo, Cut, cut_for, expect, find_replicas, futures_of
 from dask_mars.cluster.progress import ProgressReceiver
 from dask_mars.cluster.requirements import Requirements
 from dask_mars.cluster.shuffles import find_shuffles
@@ -127,7 +127,7 @@ class _Submission:
         self._client = client
         self._graph = graph
         self._computation = computation
-        self._subtasks = cut.subtasks
+        self._subtasks, self._sizes = cut
         if computation.saving is not None:
             computation.saving.cut(graph, self._subtasks)
         self._progress: ProgressReceiver | None = None
@@ -210,12 +210,14 @@ class _Submission:
         if self._tasks.once:
             # `unregister_once` follows: tasks that must start only once have to end before.
             local_tasks.wait([local_tasks.futures[key] for key in self._tasks.persisted_keys.values()])
+        host_of = {chunk: subtask.host for subtask in self._subtasks for chunk in subtask.outputs}
         found = {}
         for chunk in self._graph.outputs:
             if chunk in local_tasks.values:
                 found[chunk] = local_tasks.values[chunk]
             elif chunk in self._tasks.persisted_keys:
                 found[chunk] = local_tasks.futures.pop(self._tasks.persisted_keys[chunk])
+                expect(found[chunk], self._computation.hosts[host_of[chunk]], self._sizes[chunk])
             else:
                 found[chunk] = local_tasks.future(local_tasks.result_of[chunk][0])
         return found

@@ -41,7 +41,7 @@ from dask_mars.cluster.computation import ClusterComputation, SideEffects
 from dask_mars.cluster.map_outputs import Selections
 from dask_mars.cluster.metrics import SUBTASKS
 from dask_mars.cluster.partition.subtasks import Subtask
-from dask_mars.cluster.planning import AgentInfo, Cut, cut_for, find_agents, slots_to_come
+from dask_mars.cluster.planning import AgentInfo, Cut, cut_for, find_agents, find_replicas, slots_to_come
 from dask_mars.cluster.requirements import Requirements
 from dask_mars.cluster.shuffles import GraphShuffles
 from dask_mars.cluster.stored_result import StoredResult
@@ -270,6 +270,28 @@ def test_persist(cluster):
         np.testing.assert_array_equal(kept.compute(), np.arange(40_000.0) + 1)
         del kept, mean
         assert eventually(lambda: nothing_is_left(cluster), 5)
+
+
+def test_pending_results_are_read_where_they_will_be(cluster, tmp_path):
+    with Client(cluster, set_as_default=False) as client:
+        gate = tmp_path / "gate"
+        x = da.ones(8, chunks=1).map_blocks(after, gate, meta=np.ones(0))
+        kept = x.persist(scheduler="mars", client=client)
+        futures = dict(enumerate(futures_of(kept)))
+        hosts = find_agents(client)
+        expected = find_replicas(client, futures, hosts)
+        assert not any(client.who_has(list(futures.values())).values())
+        gate.touch()
+        assert kept.sum().compute(scheduler="mars", client=client) == 8
+        assert expected.keys() == futures.keys()
+        assert all(size_bytes == 8 for there in expected.values() for size_bytes in there.values())
+        del kept, futures
+
+
+def after(block: Any, path: Path) -> Any:
+    """Return a block once a file is there."""
+    wait_for(path)
+    return block
 
 
 def test_what_is_persisted_twice_is_there_once(cluster):
