@@ -179,6 +179,8 @@ def _check_agents(client: Client, expected: bool) -> None:
         told for told in workers.values() if MARK not in told and agent_name(told["name"]) not in names
     )
     if expected and not agents:
+        if not others:
+            raise RuntimeError("none came back: what manages them, as dask-gateway, ends workers that restart")
         raise RuntimeError(f"they are of a class of their own: {others}")
     if others:
         warnings.warn(

@@ -155,6 +155,12 @@ def test_workers_of_another_class_get_no_agents(private_tmp):
         assert not is_switched(client)
 
 
+def test_workers_that_their_manager_ends_when_they_restart_are_told_from_others(monkeypatch):
+    monkeypatch.setattr(module, "workers_of", lambda client: {})
+    with pytest.raises(RuntimeError, match="none came back"):
+        module._check_agents(SimpleNamespace(), expected=True)
+
+
 @gen_test()
 async def test_only_synchronous_clients_are_taken():
     with pytest.raises(TypeError, match="Client"):
