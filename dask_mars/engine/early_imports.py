@@ -10,7 +10,7 @@ import sys
 import time
 from importlib import import_module
 
-from dask_mars.protocol.libraries import is_importing
+from dask_mars.import_locks import is_importing
 
 #: A program waits if it has used at most this share of a processor for this time, in seconds.
 _IDLE_SHARE, _IDLE_S = 0.1, 0.2

@@ -17,10 +17,10 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
+from dask_mars.import_locks import is_importing
 from dask_mars.protocol import variables
 from dask_mars.protocol.ambient import SETTINGS, Setting, frozen, is_same, settings
 from dask_mars.protocol.imports import ImportWatch
-from dask_mars.protocol.libraries import is_importing
 from dask_mars.protocol.pickling import dumps, loads
 
 #: Name of the context variables among the settings.

@@ -34,11 +34,6 @@ def name_in_pickles(name: str) -> bytes:
     return (name if name.startswith("dask") else name.partition(".")[0]).encode()
 
 
-def is_importing(module: object) -> bool:
-    """Return whether a module's import has begun and not ended."""
-    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
-
-
 def installed_at(name: str) -> str | None:
     """Return the file of an imported module, None unless it is among installed packages."""
     origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)

@@ -1,0 +1,50 @@
+"""Keeps forked processes from waiting for imports of threads that they do not have.
+
+A fork has the locks of modules that other threads import; a first computation imports for a tenth of a second.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from importlib import _bootstrap
+from typing import Any
+
+#: Maximum seconds for which a fork waits for imports.
+_LONGEST_S = 10.0
+_POLL_S = 0.001
+#: Packages of which computations import modules on their own.
+_PACKAGES = frozenset({"cloudpickle", "dask", "dask_mars", "numpy", "psutil"})
+
+
+def is_importing(module: object) -> bool:
+    """Return whether a module's import has begun and not ended."""
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+
+
+def _locked(*besides: int | None) -> list[str]:
+    """Return the modules of these packages whose locks belong to none of these threads."""
+    # The name is private to Python: without it, forks are as they were.
+    locks: dict[str, Any] = dict(getattr(_bootstrap, "_module_locks", {}))
+    ours = [name for name in locks if name.partition(".")[0] in _PACKAGES]
+    return [name for name in ours if getattr(locks[name](), "owner", None) not in besides]
+
+
+def _wait() -> None:
+    """Let other threads end their imports before a fork."""
+    until = time.monotonic() + _LONGEST_S
+    while _locked(threading.get_ident(), None) and time.monotonic() < until:
+        time.sleep(_POLL_S)
+
+
+def _forget() -> None:
+    """Forget imports of other threads in a forked process: those that began after the wait, or took too long."""
+    for name in _locked(threading.get_ident()):
+        _bootstrap._module_locks.pop(name)  # type: ignore[attr-defined]
+        if is_importing(sys.modules.get(name)):
+            del sys.modules[name]
+
+
+os.register_at_fork(before=_wait, after_in_child=_forget)

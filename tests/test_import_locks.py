@@ -1,0 +1,37 @@
+"""A forked process does not wait for imports of its parent's threads."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import Scripts, eventually
+
+_PROGRAM = """
+import faulthandler, os, sys, threading, time
+import dask, dask_mars, numpy
+from dask_mars import import_locks
+
+{before}
+
+def compute():
+    return dask.delayed(lambda: 7)().compute(scheduler=dask_mars.get)
+
+thread = threading.Thread(target=compute)
+thread.start()
+while not import_locks.is_importing(sys.modules.get("dask_mars.client.backend")):
+    time.sleep(0)
+pid = os.fork()
+if not pid:
+    faulthandler.dump_traceback_later(50, exit=True)
+    os._exit(compute())
+_, status = os.waitpid(pid, 0)
+thread.join()
+print(os.waitstatus_to_exitcode(status))
+"""
+
+
+@pytest.mark.parametrize("before", ["", "import_locks._LONGEST_S = 0"], ids=["waits", "forgets"])
+def test_a_fork_computes_while_a_thread_imports(scripts: Scripts, before: str) -> None:
+    done = scripts.run("-W", "ignore::DeprecationWarning", "-c", _PROGRAM.format(before=before))
+    assert (done.stdout, done.stderr) == ("7\n", "")
+    assert eventually(lambda: not scripts.left())
