@@ -24,6 +24,12 @@ def is_importing(module: object) -> bool:
     return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
+def is_loaded(name: str) -> bool:
+    """Return whether a module has been imported."""
+    module = sys.modules.get(name)
+    return module is not None and not is_importing(module)
+
+
 def _locked(*besides: int | None) -> list[str]:
     """Return the modules of these packages whose locks belong to none of these threads."""
     # The name is private to Python: without it, forks are as they were.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from dask import is_dask_collection
 
-from dask_mars.dask_api.arrays import finalize
+from dask_mars.dask_api.loaded import arrays
 from dask_mars.graph.chunks import Operand
 from dask_mars.optimize.programs import make_list
 from dask_mars.protocol.object_ref import ObjectRef, array_type, is_pickled, is_spilled
@@ -19,7 +19,7 @@ from dask_mars.store.store import Store
 
 def is_assembly(operand: Operand) -> bool:
     """Return whether an operand only assembles its inputs and copies them, so that `input_to_assemble` suits."""
-    return operand.functions[-1] is finalize
+    return operand.functions[-1] is arrays.finalize
 
 
 def is_xarrays_assembly(operand: Operand, literals: Sequence[Any]) -> bool:
@@ -34,14 +34,14 @@ def is_xarrays_assembly(operand: Operand, literals: Sequence[Any]) -> bool:
         dataset: Any = method.__self__ if type(method) is MethodType else None
         if type(dataset) is xarray.Dataset and method == dataset.__dask_postcompute__()[0]:
             variables = filter(is_dask_collection, dataset.variables.values())
-            return all(variable.__dask_postcompute__()[1][:1] == (finalize,) for variable in variables)
+            return all(variable.__dask_postcompute__()[1][:1] == (arrays.finalize,) for variable in variables)
     return False
 
 
 def input_to_assemble(store: Store, ref: ObjectRef, operand: Operand) -> Any:
     """Return an input of an assembly: the value, or for a spilled array a stand-in that loads on copy."""
     # A single input is asked for its own copy, and other functions may use any attribute.
-    plain = operand.input_count > 1 and set(operand.functions) == {make_list, finalize}
+    plain = operand.input_count > 1 and set(operand.functions) == {make_list, arrays.finalize}
     if plain and is_spilled(ref) and (known := array_type(ref)) is not None:
         return _OnDisk(store, ref, *known)
     value = store.load(ref)

@@ -407,9 +407,6 @@ def local_backend(
     if process_role.computes_inline():
         return InlineBackend()
     early.end_watch()
-    from dask_mars.worker.preload import load_dask_array_alone
-
-    load_dask_array_alone()
     from dask_mars.client.backend import EngineBackend
 
     return EngineBackend(engine_for, store_limit, records)

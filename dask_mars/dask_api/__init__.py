@@ -6,7 +6,7 @@ equals a stand-in or is an instance of it, and a call of it raises `NameGone`. S
 name is skipped, and its input becomes plain tasks.
 
 Start with `core` (tasks, expressions, getters); `arrays`, `bags` and `frames` import the collections that they
-name.
+name, `loaded` none.
 """
 
 from __future__ import annotations
@@ -38,6 +38,10 @@ class _Stand(type):
         if name.startswith("__"):
             raise AttributeError(name)
         return _Stand(f"{cls.__qualname__}.{name}", (), {})
+
+
+#: Stands for names of modules that the program has not imported.
+Gone = _Stand("Gone", (), {})
 
 
 def optional(module: str, *names: str) -> Any:

@@ -1,4 +1,4 @@
-"""Names of Dask's arrays and their layers; importing this loads `dask.array`."""
+"""Names of Dask's arrays; importing this loads `dask.array`. Other fronts and passes use `loaded`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,6 @@ except ImportError as _error:
 
 # For speed: layers as rows of chunks.
 optimize_arrays, fuse_slice = optional("dask.array.optimization", "optimize", "fuse_slice")
-Blockwise, _get_coord_mapping, blockwise_token, optimize_blockwise = optional(
-    "dask.blockwise", "Blockwise", "_get_coord_mapping", "blockwise_token", "optimize_blockwise"
-)
-ArrayChunkShapeDep, ArrayOverlapLayer = optional("dask.layers", "ArrayChunkShapeDep", "ArrayOverlapLayer")
 concatenate_axes, concatenate_shaped = optional("dask.array.core", "concatenate_axes", "concatenate_shaped")
 # Compared by identity: functions with native programs.
 finalize, _enforce_dtype, getter, getter_inline, getter_nofancy = optional(

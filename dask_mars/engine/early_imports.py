@@ -6,11 +6,10 @@ import _thread
 import atexit
 import contextlib
 import os
-import sys
 import time
 from importlib import import_module
 
-from dask_mars.import_locks import is_importing
+from dask_mars.import_locks import is_loaded
 
 #: A program waits if it has used at most this share of a processor for this time, in seconds.
 _IDLE_SHARE, _IDLE_S = 0.1, 0.2
@@ -66,7 +65,7 @@ class EarlyImports:
         used_s, watched_s = time.process_time(), time.monotonic() + _WATCHED_S
         while not self._ends_within(_IDLE_S) and time.monotonic() < watched_s:
             before_s, used_s = used_s, time.process_time()
-            if used_s - before_s <= _IDLE_SHARE * _IDLE_S and _has_arrays():
+            if used_s - before_s <= _IDLE_SHARE * _IDLE_S and is_loaded("dask.array"):
                 self._import()
                 return
 
@@ -84,9 +83,3 @@ class EarlyImports:
                 return
         # This looks at all modules and distributions, and remembers what it finds.
         import_module("dask_mars.protocol.context").Context()
-
-
-def _has_arrays() -> bool:
-    """Return whether the program has imported `dask.array`."""
-    module = sys.modules.get("dask.array")
-    return module is not None and not is_importing(module)

@@ -11,8 +11,8 @@ from typing import Any
 
 from dask.utils import SerializableLock
 
-from dask_mars.dask_api.arrays import load_chunk, load_store_chunk
 from dask_mars.dask_api.core import Alias, DataNode, Task, TaskRef, original_of
+from dask_mars.dask_api.loaded import arrays
 from dask_mars.graph.callables import package_of
 from dask_mars.optimize.known import FILE_SYSTEM_STORES, LOCAL_STORES, OBJECT_STORES, unfolded
 
@@ -39,7 +39,7 @@ def _is_memory_filesystem(store: Any) -> bool:
 
 def is_client_store(task: Any, inner: Mapping[Any, Any], outer: Mapping[Any, Any], dsk: Mapping[Any, Any]) -> bool:
     """Return whether a task of a fused inner graph stores a chunk into an object of the user's process."""
-    if not (isinstance(task, Task) and original_of(task.func) is load_store_chunk and len(task.args) > 1):
+    if not (isinstance(task, Task) and original_of(task.func) is arrays.load_store_chunk and len(task.args) > 1):
         return False
     target = _resolve(task.args[1], inner, outer, dsk)
     return not is_shared_target(target.value if isinstance(target, DataNode) else target)
@@ -47,7 +47,7 @@ def is_client_store(task: Any, inner: Mapping[Any, Any], outer: Mapping[Any, Any
 
 def is_locked_store(task: Any) -> bool:
     """Return whether a task of a fused inner graph stores a chunk under one of Dask's locks."""
-    if not (isinstance(task, Task) and original_of(task.func) is load_store_chunk):
+    if not (isinstance(task, Task) and original_of(task.func) is arrays.load_store_chunk):
         return False
     given = [*task.args, *task.kwargs.values()]
     return any(isinstance(getattr(value, "value", value), SerializableLock) for value in given)
@@ -78,7 +78,7 @@ def assembles_result(key: Any) -> bool:
 
 def stores_chunk(functions: Iterable[Callable[..., Any]]) -> bool:
     """Return whether a program writes into, or reads from, the target of a `da.store`."""
-    return any(value is load_store_chunk or value is load_chunk for value in unfolded(functions))
+    return any(value is arrays.load_store_chunk or value is arrays.load_chunk for value in unfolded(functions))
 
 
 def stores_in_client(

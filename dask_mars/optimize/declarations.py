@@ -9,8 +9,8 @@ import dask
 import numpy as np
 from dask.highlevelgraph import HighLevelGraph, Layer
 
-from dask_mars.dask_api.arrays import Blockwise, broadcast_trick
 from dask_mars.dask_api.core import HLGExpr, Task, _AnnotationsTombstone, _ExprSequence, _HLGExprSequence
+from dask_mars.dask_api.loaded import Blockwise, arrays
 from dask_mars.graph.callables import called_by
 from dask_mars.graph.chunks import ChunkGraph, Declared, Key, Restriction, layer_of
 from dask_mars.optimize.fronts.tasks import alias_targets
@@ -117,7 +117,7 @@ def _is_broadcast(layer: Layer) -> bool:
     if isinstance(layer, Blockwise):
         # Its arguments were bound in several steps.
         called = called_by(layer.task.func) if isinstance(layer.task, Task) else None
-        return called is broadcast_trick or called is np.broadcast_to
+        return called is arrays.broadcast_trick or called is np.broadcast_to
     if not layer.is_materialized() or not layer:
         return False
     task = next(iter(layer.values()))

@@ -7,11 +7,9 @@ quantiles.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.util
 import sys
-import threading
 from importlib import metadata
 from types import ModuleType
 from typing import Any
@@ -81,14 +79,6 @@ def load_dask_array() -> None:
     if "scipy" in absent:
         array.fft.scipy = _Lazy("scipy")
         array.chunk_types.register_chunk_type(_Sparse)
-
-
-def load_dask_array_alone() -> None:
-    """Do so in the user's process, unless it has other threads: they could be importing xarray."""
-    if "dask.array" not in sys.modules and threading.active_count() == 1:
-        # The caller needs the module, and reports why it cannot be imported.
-        with contextlib.suppress(ImportError):
-            load_dask_array()
 
 
 def _have_numbagg(reductions: ModuleType) -> None:

@@ -15,8 +15,8 @@ from dask.highlevelgraph import Layer
 from dask.utils import M
 
 from dask_mars.dask_api import is_gone
-from dask_mars.dask_api.arrays import _block_hist, getitem
 from dask_mars.dask_api.core import List, Task, TaskRef
+from dask_mars.dask_api.loaded import arrays
 from dask_mars.graph.chunks import Key
 from dask_mars.optimize.fronts.base import ALIAS, ChunkRecord, LayerRecords, LazyLayer, NotSymbolic, TaskCompiler
 from dask_mars.optimize.programs import Program
@@ -134,7 +134,7 @@ class SlicedBlocks(_Blocks):
         from dask_mars.dask_api.expressions import _slice_1d
 
         super().__init__(name, expression, compiler)
-        if is_gone(getitem):
+        if is_gone(arrays.getitem):
             raise NotSymbolic("Dask has no getitem")
         source = expression.array
         self._source = source._name
@@ -163,7 +163,7 @@ class SlicedBlocks(_Blocks):
         return operand, (slices,), (source,)
 
     def _task(self, key: Key, source: Key, slices: tuple[Any, ...]) -> Task:
-        return Task(key, getitem, TaskRef(source), slices)
+        return Task(key, arrays.getitem, TaskRef(source), slices)
 
 
 _WHOLE = slice(None, None, None)
@@ -174,22 +174,22 @@ class StackedBlocks(_Blocks):
 
     def __init__(self, name: str, expression: Any, compiler: TaskCompiler) -> None:
         super().__init__(name, expression, compiler)
-        if is_gone(getitem):
+        if is_gone(arrays.getitem):
             raise NotSymbolic("Dask has no getitem")
 
     def record(self, key: tuple[Any, ...]) -> ChunkRecord | None:
         """Return the record of a block."""
         if key not in self:
             return None
-        axis, arrays = self._expression.axis, self._expression.args
-        source = (arrays[key[axis + 1]]._name, *key[1 : axis + 1], *key[axis + 2 :])
+        axis, parts = self._expression.axis, self._expression.args
+        source = (parts[key[axis + 1]]._name, *key[1 : axis + 1], *key[axis + 2 :])
         operand, literals = self._operands.get(None) or self._operand(None, partial(self._task, key, source))
         return operand, literals, (source,)
 
     def _task(self, key: Key, source: Key) -> Task:
         axis, count = self._expression.axis, len(self._counts)
         index = (*itertools.repeat(_WHOLE, axis), None, *itertools.repeat(_WHOLE, count - axis - 1))
-        return Task(key, getitem, TaskRef(source), index)
+        return Task(key, arrays.getitem, TaskRef(source), index)
 
 
 class ReshapedBlocks(_Blocks):
@@ -292,10 +292,10 @@ class HistogramBlocks(_Blocks):
 
     def __init__(self, name: str, expression: Any, compiler: TaskCompiler) -> None:
         super().__init__(name, expression, compiler)
-        if is_gone(_block_hist):
+        if is_gone(arrays._block_hist):
             raise NotSymbolic("Dask has no _block_hist")
-        arrays = (expression.array,) if expression.weights is None else (expression.array, expression.weights)
-        self._sources = [array._name for array in arrays]
+        parts = (expression.array,) if expression.weights is None else (expression.array, expression.weights)
+        self._sources = [array._name for array in parts]
         self._blocks = list(itertools.product(*map(range, expression.array.numblocks)))
         self._bins_range = [expression.bins, [expression.range_start, expression.range_stop]]
 
@@ -311,7 +311,7 @@ class HistogramBlocks(_Blocks):
 
     def _task(self, key: Key, sources: Sequence[Key]) -> Task:
         values, *weights = map(TaskRef, sources)
-        return Task(key, _block_hist, values, self._bins_range, *weights)
+        return Task(key, arrays._block_hist, values, self._bins_range, *weights)
 
 
 def name_of_scans(name: str) -> str:

@@ -19,8 +19,8 @@ from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 from dask.utils import typename
 
 from dask_mars.dask_api import is_gone
-from dask_mars.dask_api.arrays import ArrayOverlapLayer, getter, getter_nofancy
 from dask_mars.dask_api.core import CompositeExpr, Expr, TaskRef, _ExprSequence, original_of
+from dask_mars.dask_api.loaded import ArrayOverlapLayer, arrays
 from dask_mars.graph.chunks import flatten
 from dask_mars.optimize.fronts.array_blocks import (
     ConcatenatedBlocks,
@@ -423,8 +423,8 @@ def _from_array(expression: Any, name: str) -> Layer | None:
         return None
     get = expression.operand("getitem")
     if get is None:
-        get = getter if expression.fancy else getter_nofancy
-    elif original_of(get) not in (getter, getter_nofancy):
+        get = arrays.getter if expression.fancy else arrays.getter_nofancy
+    elif original_of(get) not in (arrays.getter, arrays.getter_nofancy):
         return None
     if is_gone(get):
         return None

@@ -15,14 +15,14 @@ import numpy as np
 from dask.highlevelgraph import Layer
 
 from dask_mars.dask_api import is_gone
-from dask_mars.dask_api.arrays import (
+from dask_mars.dask_api.core import GraphNode, Task, TaskRef, parse_input
+from dask_mars.dask_api.loaded import (
     ArrayChunkShapeDep,
     Blockwise,
     _get_coord_mapping,
+    arrays,
     blockwise_token,
-    concatenate_axes,
 )
-from dask_mars.dask_api.core import GraphNode, Task, TaskRef, parse_input
 from dask_mars.graph.chunks import Key
 from dask_mars.optimize.client_only import stores_chunk
 from dask_mars.optimize.fronts.base import ChunkRecord, LazyLayer, NotSymbolic, TaskCompiler
@@ -48,7 +48,7 @@ class BlockwiseRecords:
         dims = layer.dims
         #: Number of blocks along each dimension of the output.
         self.numblocks: tuple[int, ...] = tuple(dims[index] for index in layer.output_indices)
-        concatenate = concatenate_axes if layer.concatenate is True else layer.concatenate
+        concatenate = arrays.concatenate_axes if layer.concatenate is True else layer.concatenate
         if is_gone(concatenate):
             raise NotSymbolic("Dask has no concatenate_axes")
         coordinate_maps, concatenated_axes, self._dummies = _get_coord_mapping(

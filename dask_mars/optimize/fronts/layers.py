@@ -11,8 +11,8 @@ from typing import Any
 import dask
 from dask.highlevelgraph import HighLevelGraph, Layer
 
-from dask_mars.dask_api.arrays import optimize_arrays, optimize_blockwise
 from dask_mars.dask_api.core import HLGExpr, HLGFinalizeCompute, _HLGExprSequence, optimize_delayed
+from dask_mars.dask_api.loaded import arrays, optimize_blockwise
 from dask_mars.graph.chunks import Key, flatten, layer_of
 from dask_mars.optimize.fronts.array_blocks import lazy_expression
 from dask_mars.optimize.fronts.base import LazyLayer, ReadOptions, Symbolic
@@ -32,7 +32,7 @@ def read_layers(dsk: Any, options: ReadOptions) -> Symbolic | None:
     """Read the HighLevelGraphs of collections, and optimise their layers as Dask's array optimizer does."""
     if not isinstance(dsk, _HLGExprSequence):
         return None
-    found = _graph_of_layers(dsk, optimize_arrays, options.fuse_layers, options.resident_bytes)
+    found = _graph_of_layers(dsk, arrays.optimize_arrays, options.fuse_layers, options.resident_bytes)
     if found is not None:
         return Symbolic(*found)
     # Delayed values stay tasks of their own, so that effects or failures of one do not concern its neighbours.

@@ -16,7 +16,7 @@ from typing import Any
 from dask.highlevelgraph import Layer
 
 from dask_mars.dask_api import is_gone
-from dask_mars.dask_api.arrays import ArrayOverlapLayer, concatenate_shaped
+from dask_mars.dask_api.loaded import ArrayOverlapLayer, arrays
 from dask_mars.graph.chunks import Key
 from dask_mars.optimize.fronts.base import ALIAS, ChunkRecord, LazyLayer, NotSymbolic, TaskCompiler
 from dask_mars.optimize.fronts.parts import PartOperands, Residents
@@ -150,9 +150,9 @@ class OverlapRecords:
         if operand is None:
             program = Program()
             parts = program.step(make_list, tuple([program.input(part) for part in range(part_count)]))
-            if is_gone(concatenate_shaped):
+            if is_gone(arrays.concatenate_shaped):
                 raise NotSymbolic("Dask has no concatenate_shaped")
-            program.step(concatenate_shaped, (parts, program.literal(None)))
+            program.step(arrays.concatenate_shaped, (parts, program.literal(None)))
             operand = self._operands[part_count] = self._compiler.operand_of(self._name, program)
         return operand
 

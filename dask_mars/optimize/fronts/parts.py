@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Sequence
 
 from dask_mars.dask_api import is_gone
-from dask_mars.dask_api.arrays import concatenate_shaped
+from dask_mars.dask_api.loaded import arrays
 from dask_mars.optimize.fronts.base import NotSymbolic, TaskCompiler
 from dask_mars.optimize.programs import Program, make_list
 
@@ -51,9 +51,9 @@ class PartOperands:
                 for code, is_all in zip(inputs, pattern, strict=True)
             ]
             if len(parts) > 1:
-                if is_gone(concatenate_shaped):
+                if is_gone(arrays.concatenate_shaped):
                     raise NotSymbolic("Dask has no concatenate_shaped")
                 blocks = program.step(make_list, tuple(parts))
-                program.step(concatenate_shaped, (blocks, program.literal(None)))
+                program.step(arrays.concatenate_shaped, (blocks, program.literal(None)))
             operand = self._operands[pattern] = self._compiler.operand_of(self._name, program)
         return operand

@@ -19,7 +19,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from dask.array import Array
 from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 
 from dask_mars.graph.chunks import Key
@@ -44,6 +43,9 @@ def as_tasks(layer: Any) -> dict[Key, Any]:
     source = HighLevelGraph(
         {layer.name_input: MaterializedLayer(dict.fromkeys(blocks))}, {layer.name_input: set()}
     )
+    # Graphs without arrays do not wait for this import.
+    from dask.array import Array
+
     array = Array(source, layer.name_input, layer.chunks_input, dtype=dtype)
     rechunked = array.rechunk(layer.chunks, method="tasks")
     tasks: dict[Key, Any] = {}

@@ -18,22 +18,21 @@ import operator
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dask_mars.dask_api.arrays import getitem
-from dask_mars.expressions.functions import elementwise
+from dask_mars.dask_api.loaded import arrays
 from dask_mars.graph.chunks import DATA, ChunkGraph, Operand
 from dask_mars.graph.ids import depths_of
+from dask_mars.import_locks import is_loaded
 from dask_mars.optimize.passes.edit import GraphEdit, Limits
 from dask_mars.optimize.passes.groups import FEWEST_BYTES, SMALL_SHARE, Group, fuse_groups, is_reduction
 
 #: Maximum number of inputs of a group.
 _MOST_INPUTS = 4
-_ITEMS = (operator.getitem, getitem)
 
 
 def fuse_common_inputs(edit: GraphEdit, limits: Limits) -> None:
     """Fuse chunks with the same inputs where enough groups are equal."""
     fewest = limits.fewest_groups
-    if fewest is None or len(edit) < 3 * fewest:
+    if fewest is None or len(edit) < 3 * fewest or not is_loaded("dask.array"):
         return
     joinable = _joinable(edit)
     if sum(joinable) >= 2 * fewest:
@@ -110,10 +109,13 @@ def _is_elementwise(operand: Operand) -> bool:
 
 
 def _is_item(function: Any) -> bool:
-    return any(function is item for item in _ITEMS)
+    return function is operator.getitem or function is arrays.getitem
 
 
 def _is_known(function: Any, keywords: tuple[str, ...]) -> bool:
+    # Graphs without arrays do not wait for this import.
+    from dask_mars.expressions.functions import elementwise
+
     return _is_item(function) or elementwise(function, keywords) is not None
 
 

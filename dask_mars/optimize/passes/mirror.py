@@ -12,7 +12,7 @@ from typing import Any
 import dask
 import numpy as np
 
-from dask_mars.dask_api.arrays import _chunk_sum, _matmul
+from dask_mars.dask_api.loaded import arrays
 from dask_mars.graph.chunks import ChunkGraph, Operand
 from dask_mars.optimize.passes.edit import GraphEdit, Limits
 from dask_mars.optimize.passes.splice import with_calls
@@ -68,9 +68,9 @@ def _is_symmetric(operand: Operand) -> bool:
     summing = functions[2]
     return (
         functions[0] is np.transpose
-        and functions[1] is _matmul
+        and functions[1] is arrays._matmul
         and type(summing) is partial
-        and summing.func is _chunk_sum
+        and summing.func is arrays._chunk_sum
         and not summing.args
         and set(summing.keywords) <= {"dtype"}
         and transpose.keywords == ("axes",)

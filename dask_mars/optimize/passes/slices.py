@@ -7,7 +7,7 @@ optimizer; sources without fancy indexing get only slices without steps, as unde
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from numbers import Integral
 from typing import Any
@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 
 from dask_mars.dask_api import NameGone
-from dask_mars.dask_api.arrays import fuse_slice, getitem, getter, getter_inline, getter_nofancy
+from dask_mars.dask_api.loaded import arrays
 from dask_mars.graph.chunks import Operand, Step
 
-_GETTERS: tuple[Callable[..., Any], ...] = (getter, getter_nofancy, getter_inline)
 _FANCY = (list, np.ndarray)
 
 #: Combines the literals of a reading and of a slicing step, or returns None where they cannot be combined.
@@ -27,7 +26,7 @@ Slicer = Callable[[tuple[Any, ...], tuple[Any, ...]], "tuple[Any, ...] | None"]
 
 def join_slices(reader: Operand, slicer: Operand, joined: Operand) -> tuple[Operand, Slicer] | None:
     """Combine the slices of a pair of operands in `joined`; return None if the pair reads and slices nothing."""
-    reading = reading_step(reader, (*_GETTERS, getitem))
+    reading = reading_step(reader, with_items=True)
     slicing = _slicing_step(slicer)
     if reading is None or slicing is None:
         return None
@@ -49,16 +48,16 @@ def join_slices(reader: Operand, slicer: Operand, joined: Operand) -> tuple[Oper
         for index, step in enumerate(joined.steps)
         if index != at_slicer
     ]
-    if read_function is getter_inline:
+    if read_function is arrays.getter_inline:
         functions = list(joined.functions)
-        functions.append(getter)
+        functions.append(arrays.getter)
         steps[at_reader] = steps[at_reader]._replace(function=len(functions) - 1)
         joined = _with(joined, tuple(functions), tuple(steps))
     else:
         joined = _with(joined, joined.functions, tuple(steps))
-    if read_function is getitem:
+    if read_function is arrays.getitem:
         return joined, partial(_item_literals, read_index, slice_index)
-    no_fancy = read_function is getter_nofancy
+    no_fancy = read_function is arrays.getter_nofancy
     return joined, partial(_slice_literals, read_index, slice_index, no_fancy)
 
 
@@ -66,10 +65,10 @@ def _with(operand: Operand, functions: tuple[Any, ...], steps: tuple[Step, ...])
     return Operand(operand.name, functions, steps, operand.input_count, operand.literal_count)
 
 
-def reading_step(
-    operand: Operand, functions: Sequence[Callable[..., Any]] = _GETTERS
-) -> tuple[Callable[..., Any], int] | None:
-    """Return function and index literal of an operand's last step if it calls one of `functions`."""
+def reading_step(operand: Operand, with_items: bool = False) -> tuple[Callable[..., Any], int] | None:
+    """Return function and index literal of an operand's last step if it calls a getter, or gets items."""
+    getters: tuple[Any, ...] = (arrays.getter, arrays.getter_nofancy, arrays.getter_inline)
+    functions = (*getters, arrays.getitem) if with_items else getters
     step = operand.steps[-1]
     function = operand.functions[step.function]
     positional = len(step.slots) - len(step.keywords)
@@ -88,7 +87,7 @@ def _slicing_step(operand: Operand) -> tuple[int, int] | None:
     if operand.input_count != 1 or len(users) != 1:
         return None
     step = operand.steps[users[0]]
-    if operand.functions[step.function] is not getitem or step.keywords or len(step.slots) != 2:
+    if operand.functions[step.function] is not arrays.getitem or step.keywords or len(step.slots) != 2:
         return None
     if step.slots[0] != 0:
         return None
@@ -139,7 +138,7 @@ def _slice_literals(
     if no_fancy and not all(map(_is_contiguous, indices)):
         return None
     try:
-        fused = fuse_slice(outer, inner)
+        fused = arrays.fuse_slice(outer, inner)
     except (NameGone, NotImplementedError, IndexError, TypeError):
         # `fuse_slice` does not support every kind of index.
         return None

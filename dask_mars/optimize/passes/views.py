@@ -11,7 +11,7 @@ import operator
 
 import numpy as np
 
-from dask_mars.dask_api.arrays import getitem
+from dask_mars.dask_api.loaded import arrays
 from dask_mars.graph.chunks import DATA, ChunkGraph, Operand
 from dask_mars.optimize.passes.edit import GraphEdit, Limits
 from dask_mars.optimize.passes.folding import Folder
@@ -50,7 +50,7 @@ def fold_views(edit: GraphEdit, limits: Limits) -> None:
 
 def _only_slices(operand: Operand) -> bool:
     return operand.input_count == 1 and all(
-        function in (operator.getitem, getitem) for function in operand.functions
+        function in (operator.getitem, arrays.getitem) for function in operand.functions
     )
 
 
