@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import warnings
 from pathlib import Path
 
 from dask_mars.errors import MissingExtensionWarning
+from dask_mars.import_locks import is_loaded
 
 #: Consequence of each missing extension.
 _WITHOUT = {
@@ -22,7 +24,7 @@ _WITHOUT = {
 @functools.cache
 def missing_extensions() -> tuple[str, ...]:
     """Return the names of the extensions that cannot be imported."""
-    return tuple([name for name in _WITHOUT if not _can_import(name)])
+    return tuple([name for name in _WITHOUT if not has_extension(name)])
 
 
 @functools.cache
@@ -43,7 +45,11 @@ def warn_of_missing_extensions() -> None:
         )
 
 
-def _can_import(name: str) -> bool:
+@functools.cache
+def has_extension(name: str) -> bool:
+    """Return whether an extension can be imported, or can be found if the program does without NumPy so far."""
+    if not is_loaded("numpy"):
+        return importlib.util.find_spec(name) is not None
     try:
         importlib.import_module(name)
     except ImportError:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from types import MethodType
 from typing import Any
 
-import numpy as np
 from dask import is_dask_collection
 
 from dask_mars.dask_api.loaded import arrays
 from dask_mars.graph.chunks import Operand
+from dask_mars.lazy_numpy import np
 from dask_mars.optimize.programs import make_list
 from dask_mars.protocol.object_ref import ObjectRef, array_type, is_pickled, is_spilled
 from dask_mars.store.store import Store

@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dask_mars.client.local_tasks import local_literals, run_chunk
 from dask_mars.graph.callables import full_name
 from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes, Operand
+from dask_mars.lazy_numpy import np
 from dask_mars.optimize.library_code import library_chunks
 from dask_mars.store.persisted import PersistedChunk
 

@@ -11,11 +11,10 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from dask_mars.engine.engine import Engine
 from dask_mars.engine.graph_run import GraphRun
 from dask_mars.errors import MarsError
+from dask_mars.lazy_numpy import np
 from dask_mars.locking import Lock
 from dask_mars.observe.counts import BlockStates, ChunkCounts, LayerCounts
 from dask_mars.observe.layers import LayerIndex, blocks_of, edges_of

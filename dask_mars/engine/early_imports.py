@@ -27,13 +27,13 @@ _MODULES = (
     "dask_mars.optimize.prepare",
     "dask_mars.engine.engine",
     "dask_mars.client.backend",
-    "dask_mars.worker.thread",
-    "dask_mars.expressions.rewrite",
 )
+#: Those for graphs of arrays, which need NumPy and `dask.array`.
+_FOR_ARRAYS = ("dask_mars.worker.thread", "dask_mars.expressions.rewrite")
 
 
 class EarlyImports:
-    """A thread that imports these modules, once, as soon as the program waits and has imported `dask.array`."""
+    """A thread that imports these modules, once, while the program waits and has imported what they need."""
 
     # It imports no library: programs set variables that NumPy reads at import, and NumPy cannot be loaded twice.
     # Neither it nor its locks are those of `threading`, which gevent may replace meanwhile.
@@ -62,12 +62,14 @@ class EarlyImports:
         self._is_running.release()
 
     def _watch(self) -> None:
+        parts = [("dask", _MODULES), ("dask.array", _FOR_ARRAYS)]
         used_s, watched_s = time.process_time(), time.monotonic() + _WATCHED_S
         while not self._ends_within(_IDLE_S) and time.monotonic() < watched_s:
             before_s, used_s = used_s, time.process_time()
-            if used_s - before_s <= _IDLE_SHARE * _IDLE_S and is_loaded("dask.array"):
-                self._import()
-                return
+            if used_s - before_s <= _IDLE_SHARE * _IDLE_S and is_loaded(parts[0][0]):
+                self._import(parts.pop(0)[1])
+                if not parts:
+                    return
 
     def _ends_within(self, seconds: float) -> bool:
         is_ended = self._may_go_on.acquire(timeout=seconds)
@@ -75,8 +77,8 @@ class EarlyImports:
             self._may_go_on.release()
         return is_ended
 
-    def _import(self) -> None:
-        for name in _MODULES:
+    def _import(self, modules: tuple[str, ...]) -> None:
+        for name in modules:
             import_module(name)
             # An import gives the GIL away for moments only, after which others are too late.
             if self._ends_within(_PAUSE_S):

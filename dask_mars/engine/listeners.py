@@ -12,11 +12,10 @@ import os
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-import numpy as np
-
 from dask_mars.engine.registry import Registry
 from dask_mars.graph.ids import SubtaskId
 from dask_mars.labels import worker_label
+from dask_mars.lazy_numpy import np
 from dask_mars.locking import Lock
 from dask_mars.scheduler.events import CLIENT, Event, FailGraph, FinishGraph, ForgetGraph
 from dask_mars.scheduler.memory import Memory

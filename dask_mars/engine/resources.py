@@ -58,7 +58,7 @@ class Resources:
         #: Descriptors of the arenas, one for each worker and the engine's own, and of the control page.
         *self.arena_files, self.control_file = files
         #: Shared page for the workers' notes on their running chunks, and for requests.
-        self.control = ControlPage(control.view(0, self.control_bytes).data)
+        self.control = ControlPage(control.memory())
         self.store = Store(views, count, inline_bytes=settings.inline_bytes)
 
     def close(self) -> None:

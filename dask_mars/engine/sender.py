@@ -9,13 +9,12 @@ from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from dask_mars.engine.graph_run import GraphRun, Warned
 from dask_mars.engine.worker_handle import WorkerHandle
 from dask_mars.errors import StoreFull
 from dask_mars.graph.callables import package_of
 from dask_mars.graph.functions import FunctionRegistry
+from dask_mars.lazy_numpy import np
 from dask_mars.protocol.columns import (
     PackedChunks,
     PackedOperand,
@@ -38,8 +37,6 @@ logger = logging.getLogger(__name__)
 
 #: Minimum size of out-of-band buffers of literals that go through shared memory, in bytes.
 _LITERAL_BUFFER_BYTES = 1 << 14
-#: Types of the user's arrays that threads of the user's process read in place, as they read frames.
-_BORROWABLE = frozenset({np.ndarray, np.memmap})
 
 
 class Unsent(NamedTuple):
@@ -211,7 +208,7 @@ class Sender:
         if package_of(type(value)) == "pandas":
             return chunk in run.copied_bytes
         return (
-            type(value) in _BORROWABLE
+            type(value) in (np.ndarray, np.memmap)
             and value.nbytes > self._store.inline_bytes
             and not value.dtype.hasobject
             # Workers take arrays in an arena for their own.

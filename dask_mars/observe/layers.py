@@ -10,11 +10,11 @@ from itertools import compress, count, islice
 from operator import is_not, itemgetter
 from typing import Any, NamedTuple
 
-import numpy as np
 from dask.utils import key_split
 
 from dask_mars.graph.chunks import Key
 from dask_mars.labels import label_of
+from dask_mars.lazy_numpy import np
 from dask_mars.locking import Lock
 from dask_mars.observe.counts import BlockStates, LayerCounts
 

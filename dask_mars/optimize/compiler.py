@@ -12,8 +12,6 @@ from functools import partial
 from types import MethodType
 from typing import Any
 
-import numpy as np
-
 from dask_mars.dask_api.core import (
     ORIGINALS,
     Alias,
@@ -34,6 +32,7 @@ from dask_mars.dask_api.core import (
 from dask_mars.graph.callables import is_parquet_reader
 from dask_mars.graph.chunks import Constant, Key, Operand, Subprogram
 from dask_mars.graph.functions import path_of
+from dask_mars.lazy_numpy import np
 from dask_mars.optimize.client_only import (
     assembles_result,
     is_client_store,

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import dask
-import numpy as np
 from dask.highlevelgraph import HighLevelGraph, Layer
 
 from dask_mars.dask_api.core import HLGExpr, Task, _AnnotationsTombstone, _ExprSequence, _HLGExprSequence
 from dask_mars.dask_api.loaded import Blockwise, arrays
 from dask_mars.graph.callables import called_by
 from dask_mars.graph.chunks import ChunkGraph, Declared, Key, Restriction, layer_of
+from dask_mars.lazy_numpy import np
 from dask_mars.optimize.fronts.tasks import alias_targets
 
 #: Annotations that we honour.

@@ -16,7 +16,6 @@ from collections.abc import Collection
 from types import CellType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
-import numpy as np
 from dask.highlevelgraph import HighLevelGraph
 from dask.utils import Dispatch, methodcaller
 
@@ -24,6 +23,7 @@ from dask_mars.entry_points import entry_points
 from dask_mars.graph.callables import full_name, package_of
 from dask_mars.graph.chunks import ChunkGraph, Constant, Operand, Subprogram
 from dask_mars.graph.functions import path_of
+from dask_mars.lazy_numpy import np
 from dask_mars.optimize.known import DECODING_PACKAGES, LIBRARIES, LOADED_PACKAGES, RUNNING_CODE
 from dask_mars.store.persisted import PersistedChunk
 
@@ -51,8 +51,6 @@ _DATA_OBJECTS = frozenset(
 ) | {"integer", "mixed-integer-float", "string", "timedelta", "timedelta64"}
 #: Maximum number of objects to inspect, which takes 10 ms.
 _MOST_OBJECTS = 1 << 20
-#: Base classes of NumPy objects that are pure data.
-_DATA = (np.generic, np.dtype, np.random.SeedSequence, np.random.BitGenerator, np.random.Generator)
 
 
 class CodeOrigin(NamedTuple):
@@ -197,7 +195,9 @@ class _Look:
             # A frame, a series, or an index of groups, for example.
             self.modules.add("pandas")
             return self._is_plain_frame(value, depth)
-        if issubclass(kind, _DATA) and kind.__module__.startswith("numpy."):
+        random = np.random
+        data = np.generic, np.dtype, random.SeedSequence, random.BitGenerator, random.Generator
+        if issubclass(kind, data) and kind.__module__.startswith("numpy."):
             return True
         if kind is HighLevelGraph:
             # Xarray assembles results by a method of a lazy object, whose graph no task runs.

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from dask_mars.graph.callables import attribute, package_of
+from dask_mars.lazy_numpy import np
 
 _FRAMES = frozenset({"DataFrame", "Series"})
 _INDEXES = frozenset({"Index", "RangeIndex"})

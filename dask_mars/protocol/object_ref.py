@@ -21,8 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from dask_mars.lazy_numpy import np
 from dask_mars.protocol.pickling import loads
 
 VALUE, PICKLE, HANDLE, SMALL, ARRAY, MAP_OUTPUT, OBJECT, SPILLED = range(8)

@@ -18,11 +18,11 @@ from types import CodeType, FunctionType, MemberDescriptorType
 from typing import Any, ClassVar
 
 import cloudpickle
-import numpy as np
 from dask.utils import SerializableLock
 
 from dask_mars import process_role
 from dask_mars.graph.callables import attribute, package_of
+from dask_mars.lazy_numpy import np, once_loaded
 from dask_mars.protocol import by_value, hdf5
 from dask_mars.protocol.frames import is_data_frame
 from dask_mars.protocol.locks import InterprocessLock
@@ -43,7 +43,8 @@ def _reduce_dtype(dtype: np.dtype[Any]) -> Any:
 _BY_VALUE = 6
 
 # NumPy's own pickles copy the dtype, and some code compares dtypes by identity.
-_DTYPES = {type(np.dtype(code)): _reduce_dtype for code in np.typecodes["All"]}
+_DTYPES: dict[type, Callable[[Any], Any]] = {}
+_ARRAYS: dict[type, Callable[[Any], Any]] = {}
 
 
 #: Methods by which classes define their pickling.
@@ -62,9 +63,7 @@ def _holds_descriptor(kind: type) -> bool:
 class _PlainPickler(pickle.Pickler):
     """Pickles plain values without any checks: ten times as fast."""
 
-    dispatch_table: Any = ChainMap(  # noqa: RUF012
-        {np.ndarray: lambda array: _reduce_plain(array)}, _DTYPES, copyreg.dispatch_table
-    )
+    dispatch_table: Any = ChainMap(_ARRAYS, _DTYPES, copyreg.dispatch_table)  # noqa: RUF012
 
 
 #: Packages whose objects open no files when they are unpickled or used.
@@ -252,11 +251,20 @@ def dumps_plain(value: Any, buffers: Callable[[pickle.PickleBuffer], Any] | None
 loads = pickle.loads
 
 _NUMBERS = frozenset({type(None), type(Ellipsis), bool, int, float, complex, range})
-_NUMPY_NUMBERS = frozenset(
-    {np.dtype(code).type for code in np.typecodes["AllInteger"] + np.typecodes["AllFloat"]} | {np.bool_}
-)
-#: Dtypes of plain numbers in native byte order.
-_PLAIN_DTYPES = frozenset(np.dtype(code) for code in "?" + np.typecodes["AllInteger"] + np.typecodes["AllFloat"])
+#: Dtypes of plain numbers in native byte order, and the types of their scalars.
+_PLAIN_DTYPES: set[Any] = set()
+_NUMPY_NUMBERS: set[type] = set()
+
+
+@once_loaded
+def _know_numpy(numpy: Any) -> None:
+    codes, make = numpy.typecodes, numpy.dtype
+    _DTYPES.update((type(make(code)), _reduce_dtype) for code in codes["All"])
+    _ARRAYS[numpy.ndarray] = lambda array: _reduce_plain(array)
+    _PLAIN_DTYPES.update(make(code) for code in "?" + codes["AllInteger"] + codes["AllFloat"])
+    _NUMPY_NUMBERS.update(dtype.type for dtype in _PLAIN_DTYPES)
+
+
 #: Maximum number of items and depth of a container to check, beyond which a check takes longer than it saves; and
 #: the approximate size of a pickled number, in bytes.
 _MOST_ITEMS, _DEPTH, _NUMBER_BYTES = 64, 5, 16

@@ -11,9 +11,8 @@ import sys
 from contextvars import ContextVar, copy_context
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from dask_mars.import_locks import is_importing
+from dask_mars.lazy_numpy import np
 from dask_mars.protocol.pickling import dumps
 
 #: Packages whose variables identify an event loop, session or client, and mean nothing in another process.

@@ -13,10 +13,9 @@ import mmap
 import os
 import sys
 import tempfile
-from typing import Any
+from typing import Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+from dask_mars.lazy_numpy import np
 
 # Linux' flag for a mapping that reserves no swap; arenas are sparse and far larger than their contents.
 _NORESERVE = 0x4000 if sys.platform == "linux" else 0
@@ -31,7 +30,7 @@ _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _FAILED = ctypes.c_void_p(-1).value
 
-Bytes = npt.NDArray[np.uint8]
+Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 
 
 def create(name: str, capacity_bytes: int) -> int:
@@ -95,6 +94,10 @@ class Arena:
         # Each call creates a new base object for all arrays made from it: its reference count shows whether any of
         # them is alive.
         return np.frombuffer(self._mapping, dtype=np.uint8, count=size_bytes, offset=offset)
+
+    def memory(self) -> memoryview:
+        """Return all of it, as memory that keeps the mapping alive."""
+        return memoryview(self._mapping).cast("B")
 
     def give_back(self, offset: int, size_bytes: int) -> None:
         """Return the pages of a range to the system; later reads give zeros."""

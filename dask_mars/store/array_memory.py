@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
+from dask_mars.lazy_numpy import np
 from dask_mars.store.arena import Bytes
 
 #: Short names of dtypes, cached because NumPy creates them on each access, and pickling repeats each new string.

@@ -11,9 +11,9 @@ import os
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from dask_mars.errors import StoreFull
+from dask_mars.extensions import has_extension
+from dask_mars.lazy_numpy import np
 from dask_mars.store.allocator import PAGE_BYTES
 from dask_mars.store.arena import Arena
 
@@ -26,13 +26,7 @@ _SHARE = 1 / 2
 
 def has_quotas(threshold_bytes: int | None) -> bool:
     """Return whether workers count the memory of their arrays; the argument is as for `make_heap`."""
-    if threshold_bytes is None:
-        return False
-    try:
-        from dask_mars.store import _arena  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    return threshold_bytes is not None and has_extension("dask_mars.store._arena")
 
 
 def has_object_quotas(threshold_bytes: int | None) -> bool:
@@ -53,7 +47,7 @@ def make_heap(arena: Arena, live: Collection[tuple[int, int]], threshold_bytes: 
         from dask_mars.store import _arena
     except ImportError:
         return None
-    heap = _arena.Heap(arena.view(0, arena.capacity_bytes).data, live)
+    heap = _arena.Heap(arena.memory(), live)
     # Unused pages that a dead process has left take memory.
     heap.trim()
     # Every array there takes a page at least.

@@ -10,16 +10,15 @@ from __future__ import annotations
 import pickle
 import zlib
 from collections.abc import Collection, Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
-import numpy as np
-
+from dask_mars.lazy_numpy import np
 from dask_mars.protocol.pickling import dumps, loads
 
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 
 _ALIGNMENT = 64
-_WORD = np.dtype(np.int64)
+_WORD, _WORD_BYTES = "int64", 8
 #: Words in the table's head: the number of parts, and the checksum of the table.
 _HEAD = 2
 #: Words for each part: its reducer, its start and end, and its checksum, which is unused in memory.
@@ -87,7 +86,7 @@ class MapOutput:
 
     def _rows(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         if self._table is None:
-            word = _WORD.itemsize
+            word = _WORD_BYTES
             count, checksum = np.frombuffer(self._source.read(0, _HEAD * word), _WORD)
             table = self._source.read(_HEAD * word, (_HEAD + _ROWS * int(count)) * word)
             if self.data is None and zlib.crc32(table) != checksum:
@@ -100,7 +99,7 @@ class MapOutput:
         for place in range(rows.shape[1]):
             # Checks the part's checksum, as reads from memory will not.
             self._part_bytes(place)
-        end = int(rows[2].max(initial=(_HEAD + rows.size) * _WORD.itemsize))
+        end = int(rows[2].max(initial=(_HEAD + rows.size) * _WORD_BYTES))
         return np.frombuffer(self._source.read(0, end), np.uint8)
 
 
@@ -127,7 +126,7 @@ class _Writer:
     """Writes parts one after another to growing memory, behind a table of them."""
 
     def __init__(self, count: int, expected_bytes: int) -> None:
-        table_end = (_HEAD + _ROWS * count) * _WORD.itemsize
+        table_end = (_HEAD + _ROWS * count) * _WORD_BYTES
         # An array that NumPy builds in an arena need not be copied there.
         self._data: Bytes = np.empty(table_end + expected_bytes, np.uint8)
         self._data[:table_end] = 0
@@ -190,7 +189,7 @@ class _Writer:
 
 def _unpack_part(part: memoryview) -> Any:
     """Return the value of a part; its buffers are not copied."""
-    word = _WORD.itemsize
+    word = _WORD_BYTES
     count = int(np.frombuffer(part[:word], _WORD)[0])
     sizes = np.frombuffer(part[word : (1 + count) * word], _WORD)
     position = (1 + count) * word

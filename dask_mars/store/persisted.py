@@ -11,10 +11,9 @@ import weakref
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Protocol, Self
 
-import numpy as np
-
 from dask_mars.dask_api.core import DataNode, GraphNode, TaskRef, is_dask_future
 from dask_mars.errors import PersistedLost
+from dask_mars.lazy_numpy import np
 from dask_mars.protocol.deferred import resolved
 from dask_mars.protocol.object_ref import ObjectRef, array_type, is_spilled
 from dask_mars.store.store import Store

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
+from dask_mars.lazy_numpy import np
 from dask_mars.protocol.object_ref import (
     ARRAY,
     ARRAYS,
@@ -134,7 +133,7 @@ def still_used(owners: list[tuple[Block, Bytes]]) -> list[tuple[Block, Bytes]]:
 
 def _unused_count() -> int:
     """Return the reference count of an array in an entry of `still_used` that nothing else refers to."""
-    entry = ((0, 0, 0), np.frombuffer(bytearray(1), dtype=np.uint8))
+    entry = ((0, 0, 0), object())
     return next(iter([sys.getrefcount(entry[1]) for entry in [entry]]))
 
 

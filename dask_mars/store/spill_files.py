@@ -18,9 +18,8 @@ from pathlib import Path
 from pickle import PickleBuffer
 from typing import Any
 
-import numpy as np
-
 from dask_mars.errors import SpillDiskFailed, SpillDiskFull, SpilledValueLost
+from dask_mars.lazy_numpy import np
 from dask_mars.protocol.object_ref import SpilledFile
 from dask_mars.store.codec import (
     BLOCK_BYTES,

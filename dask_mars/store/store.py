@@ -12,10 +12,9 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from dask_mars.errors import StoreFull
 from dask_mars.graph.callables import package_of
+from dask_mars.lazy_numpy import np
 from dask_mars.protocol.object_ref import (
     ARRAY,
     HANDLE,

@@ -7,8 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
-import numpy as np
-
+from dask_mars.lazy_numpy import np
 from dask_mars.store.map_output import MapOutput, pack
 
 #: Approximate overhead of a part, in bytes.

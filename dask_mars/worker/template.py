@@ -22,10 +22,9 @@ import socket
 import sys
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from dask_mars import process_role
 from dask_mars.descriptors import hold_streams
+from dask_mars.lazy_numpy import np
 from dask_mars.protocol.ambient import SETTINGS
 from dask_mars.protocol.forking import CLONE, MOST_BYTES, MOST_DESCRIPTORS
 from dask_mars.worker.libraries import has_shared_state, load, silence

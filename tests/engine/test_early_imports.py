@@ -74,9 +74,12 @@ def test_a_program_ends_in_the_middle(scripts: Scripts, module: str) -> None:
 
 
 def test_no_library_is_imported(scripts: Scripts) -> None:
-    program = "import os, sys, time\nos.sched_getaffinity = lambda pid: {0, 1}\nimport dask, dask_mars\n"
-    done = scripts.run("-c", program + "time.sleep(0.5)\nprint('numpy' in sys.modules)", env=_ON)
-    assert (done.stdout, done.stderr) == ("False\n", "")
+    program = _PROGRAM.replace("dask, dask.array", "dask")
+    waits = "wait_for(lambda: 'dask_mars.client.backend' in sys.modules)\n"
+    show = "print('numpy' in sys.modules)\n"
+    used = "print(dask.delayed(lambda: __import__('numpy').ones(3))().compute(scheduler='mars').sum())\n"
+    done = scripts.run("-c", program + waits + _COMPUTE + "\n" + show + used + show, env=_ON)
+    assert (done.stdout.split(), done.stderr) == (["7", "False", "3.0", "True"], "")
 
 
 def begun(monkeypatch: pytest.MonkeyPatch, shares: Iterable[float]) -> list[str]:
@@ -84,8 +87,8 @@ def begun(monkeypatch: pytest.MonkeyPatch, shares: Iterable[float]) -> list[str]
     done: list[str] = []
     used = itertools.accumulate(shares)
     monkeypatch.setattr("dask_mars.engine.early_imports._IDLE_S", 0.01)
-    monkeypatch.setattr("dask_mars.engine.early_imports._WATCHED_S", 0.1)
-    monkeypatch.setattr(EarlyImports, "_import", lambda self: done.append("all"))
+    monkeypatch.setattr("dask_mars.engine.early_imports._WATCHED_S", 0.5)
+    monkeypatch.setattr(EarlyImports, "_import", lambda self, modules: done.append(modules[-1]))
     monkeypatch.setattr(os, "register_at_fork", lambda **_: None)
     monkeypatch.setattr(time, "process_time", lambda: next(used))
     imports = EarlyImports()
@@ -95,7 +98,7 @@ def begun(monkeypatch: pytest.MonkeyPatch, shares: Iterable[float]) -> list[str]
 
 
 def test_a_program_that_computes_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert begun(monkeypatch, [0.0, 0.01, 0.005, 0.0]) == ["all"]
+    assert begun(monkeypatch, [0.0, 0.01, 0.005, 0.0]) == ["dask_mars.client.backend"]
 
 
 def test_nothing_is_imported_for_one_that_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ from functools import cached_property, partial
 from numbers import Integral
 from typing import Any
 
-import numpy as np
 from dask.highlevelgraph import Layer
 from dask.utils import M
 
@@ -18,6 +17,7 @@ from dask_mars.dask_api import is_gone
 from dask_mars.dask_api.core import List, Task, TaskRef
 from dask_mars.dask_api.loaded import arrays
 from dask_mars.graph.chunks import Key
+from dask_mars.lazy_numpy import np
 from dask_mars.optimize.fronts.base import ALIAS, ChunkRecord, LayerRecords, LazyLayer, NotSymbolic, TaskCompiler
 from dask_mars.optimize.programs import Program
 

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
 from dask import is_dask_collection
 from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 from dask.utils import typename
@@ -22,6 +21,7 @@ from dask_mars.dask_api import is_gone
 from dask_mars.dask_api.core import CompositeExpr, Expr, TaskRef, _ExprSequence, original_of
 from dask_mars.dask_api.loaded import ArrayOverlapLayer, arrays
 from dask_mars.graph.chunks import flatten
+from dask_mars.lazy_numpy import np
 from dask_mars.optimize.fronts.array_blocks import (
     ConcatenatedBlocks,
     CumulativeBlocks,

@@ -11,7 +11,6 @@ from functools import partial
 from numbers import Integral
 from typing import Any
 
-import numpy as np
 from dask.highlevelgraph import Layer
 
 from dask_mars.dask_api import is_gone
@@ -24,6 +23,7 @@ from dask_mars.dask_api.loaded import (
     blockwise_token,
 )
 from dask_mars.graph.chunks import Key
+from dask_mars.lazy_numpy import np
 from dask_mars.optimize.client_only import stores_chunk
 from dask_mars.optimize.fronts.base import ChunkRecord, LazyLayer, NotSymbolic, TaskCompiler
 from dask_mars.optimize.fronts.parts import Residents
@@ -197,7 +197,7 @@ def _literal_getter(source: Any, where: tuple[int, ...]) -> Callable[[tuple[Any,
     return get
 
 
-_PLAIN = frozenset({int, float, str, bool, slice, type(None), np.random.SeedSequence})
+_PLAIN = frozenset({int, float, str, bool, slice, type(None)})
 
 
 def _is_plain(value: Any) -> bool:
@@ -205,7 +205,7 @@ def _is_plain(value: Any) -> bool:
     kind = type(value)
     if kind is tuple:
         return _PLAIN.issuperset(map(type, value)) or all(map(_is_plain, value))
-    return kind in _PLAIN
+    return kind in _PLAIN or kind is np.random.SeedSequence
 
 
 def _key_maker(name: str, coordinates: tuple[int, ...], dimensions: int) -> Callable[[tuple[Any, ...]], Key]:

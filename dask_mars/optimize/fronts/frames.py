@@ -13,11 +13,11 @@ from types import MethodType
 from typing import Any
 
 import dask
-import numpy as np
 
 from dask_mars.dask_api.core import Alias, DataNode, Expr, Task, TaskRef, _execute_subgraph, _HLGExprSequence
 from dask_mars.graph.callables import package_of
 from dask_mars.graph.chunks import Key, flatten
+from dask_mars.lazy_numpy import np
 from dask_mars.optimize.fronts.base import ChunkRecord, LazyLayer, NotSymbolic, ReadOptions, Symbolic, TaskCompiler
 from dask_mars.optimize.programs import Program
 

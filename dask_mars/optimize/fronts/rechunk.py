@@ -18,15 +18,12 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
-import numpy as np
 from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 
 from dask_mars.graph.chunks import Key
+from dask_mars.lazy_numpy import np
 from dask_mars.optimize.fronts.base import ALIAS, ChunkRecord, LazyLayer, TaskCompiler
 from dask_mars.optimize.fronts.parts import PartOperands, Residents
-
-#: Assumed dtype of an array that declares none: the plan of a rechunk depends on the item size.
-_UNKNOWN = np.dtype(float)
 
 
 def is_between_workers(layer: Layer) -> bool:
@@ -38,7 +35,8 @@ def is_between_workers(layer: Layer) -> bool:
 
 def as_tasks(layer: Any) -> dict[Key, Any]:
     """Return the tasks of a rechunk between Dask's workers, under the keys of its results."""
-    dtype = (layer.collection_annotations or {}).get("dtype") or _UNKNOWN
+    # The plan of a rechunk depends on the item size, also that of an array that declares none.
+    dtype = (layer.collection_annotations or {}).get("dtype") or np.dtype(float)
     blocks = itertools.product((layer.name_input,), *[range(len(sizes)) for sizes in layer.chunks_input])
     source = HighLevelGraph(
         {layer.name_input: MaterializedLayer(dict.fromkeys(blocks))}, {layer.name_input: set()}

@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any
 
 import dask
-import numpy as np
 
 from dask_mars.dask_api.loaded import arrays
 from dask_mars.graph.chunks import ChunkGraph, Operand
+from dask_mars.lazy_numpy import np
 from dask_mars.optimize.passes.edit import GraphEdit, Limits
 from dask_mars.optimize.passes.splice import with_calls
 

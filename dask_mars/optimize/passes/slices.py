@@ -12,13 +12,10 @@ from functools import partial
 from numbers import Integral
 from typing import Any
 
-import numpy as np
-
 from dask_mars.dask_api import NameGone
 from dask_mars.dask_api.loaded import arrays
 from dask_mars.graph.chunks import Operand, Step
-
-_FANCY = (list, np.ndarray)
+from dask_mars.lazy_numpy import np
 
 #: Combines the literals of a reading and of a slicing step, or returns None where they cannot be combined.
 Slicer = Callable[[tuple[Any, ...], tuple[Any, ...]], "tuple[Any, ...] | None"]
@@ -129,7 +126,7 @@ def _slice_literals(
     indices = outer + inner if type(outer) is tuple else (outer, inner)
     if any(index is None for index in indices):
         return None
-    fancy = [index for index in indices if isinstance(index, _FANCY)]
+    fancy = [index for index in indices if isinstance(index, list | np.ndarray)]
     if fancy:
         # Lists change meaning beside other lists or integers, and masks have the length of the array they index.
         alone = len(fancy) == 1 and not any(isinstance(index, Integral) for index in indices)

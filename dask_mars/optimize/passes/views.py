@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import operator
 
-import numpy as np
-
 from dask_mars.dask_api.loaded import arrays
 from dask_mars.graph.chunks import DATA, ChunkGraph, Operand
+from dask_mars.lazy_numpy import np
 from dask_mars.optimize.passes.edit import GraphEdit, Limits
 from dask_mars.optimize.passes.folding import Folder
 
