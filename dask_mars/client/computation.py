@@ -128,11 +128,16 @@ class GraphComputation:
             most_bytes, frames = self._most_chunk_bytes, engine.settings.memory_limit >= _FRAMES_LIMIT_BYTES
             self._lent = lent_chunks(graph, copied_bytes, most_bytes, frames)
             in_client |= self._lent.chunks
+            # Other chunks read in place, and need no measurement of the memory that is left for copies.
+            read = {at for chunk, sources in enumerate(graph.inputs) if chunk not in in_client for at in sources}
+            read.update(graph.outputs)
+            copied_bytes = {chunk: size_bytes for chunk, size_bytes in copied_bytes.items() if chunk in read}
         return GraphPlan(
             inputs=graph.inputs,
             outputs=graph.outputs,
             operand_of=graph.operand_of,
             in_client=frozenset(in_client),
+            lends=self._lent is not None and bool(self._lent.chunks),
             retries=graph.retries,
             default_retries=retries,
             priorities=graph.priorities,

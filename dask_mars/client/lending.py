@@ -5,10 +5,10 @@ A process would need a copy of every array and frame that such a chunk reads, wh
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from dask_mars.client.local_tasks import local_literals, run_chunk
@@ -25,8 +25,10 @@ _MOST_RESULT = 0.5
 #: Share of their time that functions may lose to the GIL, and the time after which that is known, in seconds.
 _MOST_LOST, _KNOWN_S = 0.4, 0.1
 #: Time of functions after which it is not measured any more: each reading of the counters waits for the GIL.
-_SETTLED_S = 2.0
-_COUNTERS = "/proc/self/task/{}/schedstat"
+_SETTLED_S = 0.5
+_COUNTERS, _COUNTERS_BYTES = "/proc/self/task/{}/schedstat", 128
+#: Size below which arrays are combined by the graph's own functions.
+_SMALL_BYTES = 1 << 16
 
 
 class _Losses:
@@ -69,7 +71,9 @@ class Lent:
         literals = local_literals(self._graph, chunk)
         operand_id = self._graph.operand_of[chunk]
         operand = self._operands.get(operand_id)
-        if operand is None:
+        if operand is None and all(map(_is_small, inputs)):
+            operand = self._graph.operands[operand_id]
+        elif operand is None:
             operand = self._operands[operand_id] = made_fast(self._graph.operands[operand_id])
         names = _names(self._graph.operands[operand_id])
         # What only combines results takes too little time to be measured.
@@ -133,6 +137,11 @@ def _names(operand: Operand) -> tuple[str, ...]:
     return tuple([full_name(function) for function in operand.functions])
 
 
+def _is_small(value: Any) -> bool:
+    """Return whether a value is an array or a number that faster functions would not save time for."""
+    return isinstance(value, np.ndarray | np.generic) and value.nbytes < _SMALL_BYTES
+
+
 def _read_only(value: Any) -> Any:
     if type(value) is np.ndarray:
         value = value.view()
@@ -143,7 +152,12 @@ def _read_only(value: Any) -> Any:
 def _counted_s() -> float | None:
     """Return the seconds for which this thread has run or waited for a processor, None if unknown."""
     try:
-        _, queued, _ = Path(_COUNTERS.format(threading.get_native_id())).read_bytes().split()
+        # Fewer system calls than by a file object, each of which gives up the GIL.
+        descriptor = os.open(_COUNTERS.format(threading.get_native_id()), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _, queued, _ = os.read(descriptor, _COUNTERS_BYTES).split()
+        finally:
+            os.close(descriptor)
     except (OSError, ValueError):
         return None
     return time.thread_time() + int(queued) / 1e9

@@ -34,6 +34,11 @@ class ClientShare:
         #: Estimated bytes of dispatched chunks, and of the next one.
         self.bytes: dict[int, int] = {}
 
+    def add(self, chunk: int, taken_bytes: int) -> None:
+        """Record a dispatched chunk."""
+        self.bytes[chunk] = taken_bytes
+        self.count += 1
+
     def learn(self, durations_s: Iterable[float]) -> None:
         """Update the mean duration of chunks, which is independent of workers."""
         for duration_s in durations_s:

@@ -279,11 +279,12 @@ class Dispatcher:
         """Keep the threads of the user's process busy within the memory limit."""
         parameters, memory = self._parameters, self.admission.memory
         client, queue = graph.client, graph.queues.client
-        most = threads = graph.plan.worker_limit or parameters.num_workers
+        threads = graph.plan.worker_limit or parameters.num_workers
+        most = threads * (1 + graph.plan.lends)
         if client.mean_s is not None:
             # Small chunks go in batches, or threads would mostly wait for them.
             window = threads * parameters.window_s / max(client.mean_s, 1e-6)
-            most = max(threads, min(int(window), parameters.batch_limit))
+            most = max(most, min(int(window), parameters.batch_limit))
         chunks = []
         while queue and client.count < most:
             chunk = graph.queues.chunk_of(queue[0])
@@ -296,8 +297,7 @@ class Dispatcher:
                 if graph.queues.shared_offers:
                     self._withdraw_offer(graph, chunk, CLIENT)
                 graph.dispatch(chunk)
-                client.bytes[chunk] = taken_bytes
-                client.count += 1
+                client.add(chunk, taken_bytes)
                 self._client_bytes += taken_bytes
                 self.client_chunks.add((graph.id, chunk))
                 chunks.append(chunk)

@@ -31,6 +31,8 @@ class GraphPlan(Light):
     operand_of: Sequence[int]
     #: Chunks that must run in the user's process.
     in_client: frozenset[int] = frozenset()
+    #: Whether some of these wait for no other task, so that threads may find the next one in their queue.
+    lends: bool = False
     #: Allowed failures of a chunk, where they differ from `default_retries`.
     retries: dict[int, int] = field(default_factory=dict)
     default_retries: int = 0

@@ -71,6 +71,12 @@ def test_client_gets_as_many_chunks_as_it_has_threads_and_needs_no_worker():
     assert machine.finish(CLIENT, 2, 0) == [FinishGraph(1)]
 
 
+def test_client_has_the_next_chunks_of_library_code_in_its_queue():
+    machine = CheckedMachine(workers=0, num_workers=2)
+    assert machine.submit(*[()] * 5, in_client=frozenset(range(5)), lends=True) == [Run(CLIENT, 1, [0, 1, 2, 3])]
+    assert machine.finish(CLIENT, 1) == [Run(CLIENT, 1, [4])]
+
+
 def test_client_has_as_many_threads_as_the_computation_wants_workers():
     machine = CheckedMachine(workers=0, num_workers=2)
     options = {"in_client": frozenset(range(3))}
