@@ -38,10 +38,15 @@ def _locked(*besides: int | None) -> list[str]:
     return [name for name in ours if getattr(locks[name](), "owner", None) not in besides]
 
 
+def others_import() -> bool:
+    """Return whether another thread imports a module of these packages."""
+    return bool(_locked(threading.get_ident(), None))
+
+
 def _wait() -> None:
     """Let other threads end their imports before a fork."""
     until = time.monotonic() + _LONGEST_S
-    while _locked(threading.get_ident(), None) and time.monotonic() < until:
+    while others_import() and time.monotonic() < until:
         time.sleep(_POLL_S)
 
 

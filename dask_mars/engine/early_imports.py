@@ -1,4 +1,4 @@
-"""Imports what a first computation needs while the program waits: for a person, a file or another program."""
+"""Imports what a first computation needs while the program waits, or computes in code that needs no GIL."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import _thread
 import atexit
 import contextlib
 import os
-import time
 from importlib import import_module
+from time import monotonic
 
-from dask_mars.import_locks import is_loaded
+from dask_mars.import_locks import is_loaded, others_import
 
-#: A program waits if it has used at most this share of a processor for this time, in seconds.
-_IDLE_SHARE, _IDLE_S = 0.1, 0.2
-#: Time after which a program that has never waited is not watched any more, in seconds.
+#: The GIL is free if this thread has had it within this time after each of some intervals, in seconds.
+_SOON_S, _INTERVAL_S, _INTERVALS = 0.001, 0.1, 2
+#: Time after which a program that has always had the GIL is not watched any more, in seconds.
 _WATCHED_S = 600.0
 #: Maximum seconds for which a fork, a computation or the program's end waits for an import.
 _LONGEST_S = 10.0
@@ -63,13 +63,16 @@ class EarlyImports:
 
     def _watch(self) -> None:
         parts = [("dask", _MODULES), ("dask.array", _FOR_ARRAYS)]
-        used_s, watched_s = time.process_time(), time.monotonic() + _WATCHED_S
-        while not self._ends_within(_IDLE_S) and time.monotonic() < watched_s:
-            before_s, used_s = used_s, time.process_time()
-            if used_s - before_s <= _IDLE_SHARE * _IDLE_S and is_loaded(parts[0][0]):
+        free, asked_s = 0, monotonic()
+        watched_s = asked_s + _WATCHED_S
+        while not self._ends_within(_INTERVAL_S) and asked_s < watched_s:
+            before_s, asked_s = asked_s, monotonic()
+            free = free + 1 if asked_s - before_s <= _INTERVAL_S + _SOON_S and not others_import() else 0
+            if free >= _INTERVALS and is_loaded(parts[0][0]):
                 self._import(parts.pop(0)[1])
                 if not parts:
                     return
+                asked_s = monotonic()
 
     def _ends_within(self, seconds: float) -> bool:
         is_ended = self._may_go_on.acquire(timeout=seconds)

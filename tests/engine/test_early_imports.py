@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-import time
 from collections.abc import Iterable
 
 import pytest
@@ -82,24 +80,31 @@ def test_no_library_is_imported(scripts: Scripts) -> None:
     assert (done.stdout.split(), done.stderr) == (["7", "False", "3.0", "True"], "")
 
 
-def begun(monkeypatch: pytest.MonkeyPatch, shares: Iterable[float]) -> list[str]:
-    """Return what has been imported for a program that uses these shares of a processor."""
+def begun(monkeypatch: pytest.MonkeyPatch, delays_s: Iterable[float], *loaded: str) -> list[str]:
+    """Return what is imported if the thread gets the GIL so late after its intervals."""
     done: list[str] = []
-    used = itertools.accumulate(shares)
-    monkeypatch.setattr("dask_mars.engine.early_imports._IDLE_S", 0.01)
-    monkeypatch.setattr("dask_mars.engine.early_imports._WATCHED_S", 0.5)
+    delays, clock_s = iter(delays_s), [0.0]
+
+    def ends_within(_: EarlyImports, seconds: float) -> bool:
+        clock_s[0] += seconds + next(delays, 1000.0)
+        return False
+
+    monkeypatch.setattr("dask_mars.engine.early_imports.monotonic", lambda: clock_s[0])
+    monkeypatch.setattr("dask_mars.engine.early_imports.others_import", lambda: False)
+    monkeypatch.setattr("dask_mars.engine.early_imports.is_loaded", lambda name: name in loaded)
+    monkeypatch.setattr(EarlyImports, "_ends_within", ends_within)
     monkeypatch.setattr(EarlyImports, "_import", lambda self, modules: done.append(modules[-1]))
     monkeypatch.setattr(os, "register_at_fork", lambda **_: None)
-    monkeypatch.setattr(time, "process_time", lambda: next(used))
     imports = EarlyImports()
     assert imports._is_running.acquire(timeout=10)
     imports._is_running.release()
     return done
 
 
-def test_a_program_that_computes_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert begun(monkeypatch, [0.0, 0.01, 0.005, 0.0]) == ["dask_mars.client.backend"]
-
-
-def test_nothing_is_imported_for_one_that_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert begun(monkeypatch, itertools.repeat(0.01)) == []
+def test_a_program_is_left_alone_while_it_has_the_gil(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = [0.0001, 0.0]
+    assert begun(monkeypatch, [0.005, waits[0], 0.004, *waits], "dask") == ["dask_mars.client.backend"]
+    assert begun(monkeypatch, [waits[0], 0.005] * 20, "dask") == []
+    assert begun(monkeypatch, waits * 2) == []
+    both = ["dask_mars.client.backend", "dask_mars.expressions.rewrite"]
+    assert begun(monkeypatch, waits * 2, "dask", "dask.array") == both
