@@ -9,10 +9,9 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-import numpy as np
-
 from dask_mars.dask_api.core import Alias, DataNode, Dict, List, Set, Task, TaskRef, Tuple, _execute_subgraph
 from dask_mars.graph.chunks import Key
+from dask_mars.lazy_numpy import np
 from dask_mars.optimize.client_only import assembles_result, stores_chunk
 from dask_mars.optimize.fronts.base import ChunkRecord
 from dask_mars.optimize.programs import Program
@@ -22,7 +21,7 @@ MAY_BE_KEYS = frozenset({int, float, str, bool})
 #: Literal types so frequent that an `isinstance` for each would cost too much.
 PLAIN: frozenset[type] = frozenset({int, float, str, bool, bytes, slice, type(None), complex})
 # Callables that equal no other one.
-_UNIQUE = frozenset({FunctionType, BuiltinFunctionType, type, np.ufunc})
+_UNIQUE = frozenset({FunctionType, BuiltinFunctionType, type})
 _CONTAINERS = frozenset({List, Tuple, Set, Dict})
 # Code of a literal; those of inputs are their numbers, and those of calls tuples.
 _LITERAL = -1
@@ -93,7 +92,7 @@ class TaskShapes:
             self._operands[shape.code] = operand, node  # type: ignore[index]
 
     def _function(self, function: Any) -> int:
-        if type(function) in _UNIQUE:
+        if type(function) in _UNIQUE or type(function) is np.ufunc:
             return id(function)
         known = self._functions.get(id(function))
         if known is None:

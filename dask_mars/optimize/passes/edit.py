@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from dask_mars.graph.chunks import DATA, ChunkGraph, Operand
 
@@ -91,8 +90,8 @@ class GraphEdit:
     def count_uses(self) -> list[int]:
         """Return how often each chunk is an input or an output."""
         chunks = itertools.chain(itertools.chain.from_iterable(self.graph.inputs), self.graph.outputs)
-        uses: list[int] = np.bincount(np.fromiter(chunks, np.intp), minlength=len(self.graph)).tolist()
-        return uses
+        counts = Counter(chunks)
+        return list(map(counts.get, range(len(self.graph)), itertools.repeat(0)))
 
     def reorder(self, eager: bytearray, joined_bytes: dict[int, int] | None = None) -> None:
         """Renumber chunks depth-first from the outputs, which drops those without readers."""
