@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import operator
 import os
 import shutil
@@ -10,14 +11,17 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import dask.array as da
 from dask_jobqueue import SLURMCluster
 from distributed import Client
 
+import dask_mars
 from tests.cluster.real.services import (
     agents,
     checksums,
@@ -106,9 +110,8 @@ def _cluster(folder: Path, **options: Any) -> SLURMCluster:
         walltime="00:10:00",
         local_directory='"${TMPDIR:-/tmp}"',
         log_directory=str(folder / "jobs"),
-        worker_command="dask_mars.cluster.cli",
         scheduler_options={"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"},
-        **{"python": sys.executable, **options},
+        **{"python": sys.executable, "worker_command": "dask_mars.cluster.cli", **options},
     )
 
 
@@ -152,6 +155,55 @@ def _cancel(folder: Path, **options: Any) -> None:
     reach("no jobs after close", lambda: not _output("squeue", "-h"))
 
 
+def _workloads() -> dict[str, Any]:
+    x = da.random.default_rng(0).random((8_000, 8_000), chunks=1_000)
+    return {
+        "sum": x.sum(),
+        "chain": ((x * 2 + 1 - x / 3) ** 2 + x).mean(),
+        "standardise": ((x - x.mean(axis=0)) / x.std(axis=0)).max(),
+        "rechunk": x.rechunk((8_000, 500)).sum(axis=0).max(),
+        "neighbours": abs(x[1:, 1:] - x[:-1, :-1]).mean(),
+        "many chunks": da.arange(100_000, chunks=50).sum(),
+    }
+
+
+def _timed(client: Client, scheduler: Any) -> dict[str, tuple[float, float]]:
+    """Return the value of each workload, and the least of three times in seconds."""
+    found = {}
+    for name, array in _workloads().items():
+        times = []
+        for _ in range(3):
+            begun_s = time.perf_counter()
+            value = float(array.compute(scheduler=scheduler, client=client))
+            times.append(time.perf_counter() - begun_s)
+        found[name] = value, min(times)
+    return found
+
+
+def _take_over(folder: Path, **options: Any) -> None:
+    """Take over stock workers, compare with them, kill one, and give them back."""
+    options["worker_command"] = "distributed.cli.dask_worker"
+    with _cluster(folder, **options) as cluster, Client(cluster, set_as_default=False) as client:
+        cluster.scale(jobs=2)
+        reach("two jobs are stock workers", lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == 2)
+        stock = _timed(client, client.get)
+        with dask_mars.take_over(client):
+            reach("two jobs are agents", lambda: len(agents(client)) == 2)
+            taken = _timed(client, dask_mars.get)
+            kill_agent(client)
+            reach("two jobs are agents", lambda: len(agents(client)) == 2)
+            compute(client)
+        reach("no job is an agent", lambda: not agents(client))
+        assert float(_workloads()["sum"].compute(scheduler=client.get)) == stock["sum"][0]
+    for name, (value, stock_s) in stock.items():
+        same, ours_s = math.isclose(value, taken[name][0], rel_tol=1e-12), taken[name][1]
+        print(
+            f"{name}: {stock_s:.2f} s stock, {ours_s:.2f} s taken over, {ours_s / stock_s:.2f}, same value: {same}"
+        )
+    ratios = [taken[name][1] / stock_s for name, (_, stock_s) in stock.items()]
+    print(f"geometric mean: {math.prod(ratios) ** (1 / len(ratios)):.2f}")
+
+
 def main() -> None:
     """Run all."""
     os.environ["DASK_MARS_REAL"] = marker = uuid.uuid4().hex
@@ -160,6 +212,8 @@ def main() -> None:
     with slurm(folder):
         print("-- scale, SIGKILL, adapt; the nanny replaces the shell of the job's script")
         _scale_and_kill(folder, python=f"exec {sys.executable}")
+        print("-- take_over of stock workers")
+        _take_over(folder, python=f"exec {sys.executable}")
         print("-- scancel, the job's script is a shell")
         _cancel(folder)
         print("-- scancel, the nanny replaces that shell")
