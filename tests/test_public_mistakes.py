@@ -74,7 +74,7 @@ CALLS: list[tuple[str, Callable[[Any], Any], type[Exception], str]] = [
     ("a port too high", lambda r: r.serve(port=99999), ValueError, "a port is a whole number .* and not 99999"),
     ("a short token", lambda r: r.serve(token="x"), ValueError, "at least 32 .*secrets.token_urlsafe"),
     ("no service", lambda _: dask_mars.connect("/no/such/place"), ServiceUnreachable, "is dask-mars-web running"),
-    ("a service that is a number", lambda _: dask_mars.connect(5), TypeError, "a URL or a path, and not by 5"),
+    ("a service that is a number", lambda _: dask_mars.connect(5), TypeError, "expected the URL or .* not 5"),
     ("nothing to draw", lambda _: dask_mars.visualize(5), ValueError, "no Dask collections given"),
     ("an id of one byte", lambda _: decode_subtask_id(b"x"), ValueError, "12 bytes, not 1"),
     (

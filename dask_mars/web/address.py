@@ -49,12 +49,12 @@ def find(address: str | os.PathLike[str] | None = None, token: str | None = None
     try:
         text = os.fspath(address)
     except TypeError:
-        raise TypeError(f"a service is told by a URL or a path, and not by {address!r}") from None
+        raise TypeError(f"expected the URL or the path of a service, not {address!r}") from None
     scheme = urllib.parse.urlsplit(text).scheme
     if scheme in ("http", "https"):
         return _port(text, token)
     if scheme not in ("", "unix"):
-        raise ValueError(f"an address is a URL of http, https or unix, or a path, and not {text!r}")
+        raise ValueError(f"expected a URL of http, https or unix, or a path, not {text!r}")
     path = Path(urllib.parse.urlsplit(text).path if scheme else text).expanduser()
     if path.is_dir():
         path = path / SOCKET

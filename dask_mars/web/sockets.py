@@ -40,7 +40,7 @@ def bind_unix(path: Path) -> socket.socket:
     if len(os.fsencode(path)) > _LONGEST_PATH:
         raise OSError(
             f"{path} is longer than the {_LONGEST_PATH} bytes that a unix socket's path may have: "
-            "have it in another directory"
+            "choose a shorter path"
         )
     if path.is_socket() and _answers(path):
         raise OSError(f"another server listens at {path}")

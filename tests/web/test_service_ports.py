@@ -148,7 +148,7 @@ def test_what_cannot_be_is_said_at_once(tmp_path: Path, monkeypatch, served) -> 
     for arguments, said in (
         (["--directory", "/proc/nothing/here"], "cannot be made: No such file"),
         (["--directory", __file__], "cannot be made: File exists"),
-        (["--directory", "x" * 120], "have it in another directory"),
+        (["--directory", "x" * 120], "choose a shorter path"),
         (["--port", "70000"], "70000"),
         (["--behind-proxy"], "give --port"),
         (["--scheduler", "localhost"], "Invalid value for --scheduler: missing port number"),
