@@ -214,7 +214,7 @@ def _spill_directory() -> Path:
 
 
 def parse_memory(limit: int | float | str | None, total: int | None = None, name: str = "the memory limit") -> int:
-    """Turn a memory limit into bytes; shares are of `total`, by default the memory there is."""
+    """Turn a memory limit into bytes; shares are of `total`, by default the available memory."""
     # Shares are floats up to 1, or text like ``60%``. None is 80 %.
     if total is None:
         total = memory_available()
@@ -273,7 +273,7 @@ def _is_share(limit: Any) -> bool:
 
 
 def _share(text: str) -> float | None:
-    """Return a percentage as a share, None if that is none or more than the whole."""
+    """Return a percentage as a share, or None if it is not above 0 and at most 100 %."""
     try:
         share = float(text.strip()[:-1]) / 100
     except ValueError:
@@ -307,7 +307,7 @@ _has_warned = False
 
 
 def _warn_of_too_much(memory_limit: int) -> None:
-    """Warn once of a limit above the memory that there is."""
+    """Warn once of a limit above the available memory."""
     global _has_warned
     total = memory_available()
     if memory_limit > total and not _has_warned:

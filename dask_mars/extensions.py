@@ -47,7 +47,7 @@ def warn_of_missing_extensions() -> None:
 
 @functools.cache
 def has_extension(name: str) -> bool:
-    """Return whether an extension can be imported, or can be found if the program does without NumPy so far."""
+    """Return whether an extension can be imported; before NumPy is imported, whether its file is there."""
     if not is_loaded("numpy"):
         return importlib.util.find_spec(name) is not None
     try:

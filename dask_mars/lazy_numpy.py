@@ -1,7 +1,7 @@
-"""NumPy for modules of graphs that may have no arrays: it is imported when something of it is called.
+"""NumPy for modules whose graphs may have no arrays: the first use of one of its functions imports it.
 
-Until then nothing is an instance of NumPy's types, nor equal to its functions. These modules use it in functions
-alone, never at their import.
+Until then no value is an instance of NumPy's types, or equal to one of its functions. These modules use NumPy only
+in functions, never at their import.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dask_mars.import_locks import is_loaded
 
-#: Names by which values are recognised, which is possible without NumPy: there are no such values.
+#: Names for type checks, which need no NumPy: before its import no value has these types.
 _RECOGNISED = frozenset(
     {"broadcast_to", "dtype", "generic", "ma", "memmap", "ndarray", "random", "transpose", "ufunc"}
 )
@@ -37,7 +37,7 @@ _waiting: list[Callable[[Any], None]] = []
 
 
 def once_loaded(function: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Call a function with NumPy, perhaps more than once, before these modules use more of it than before."""
+    """Register a function to call with NumPy, perhaps repeatedly, before they use another of its names."""
     _waiting.append(function)
     if is_loaded("numpy"):
         function(import_module("numpy"))
@@ -45,7 +45,7 @@ def once_loaded(function: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 class _NumPy:
-    """Has the names of NumPy."""
+    """Looks names of NumPy up at their first use."""
 
     def __getattr__(self, name: str) -> Any:
         if name in _RECOGNISED and not is_loaded("numpy"):

@@ -52,7 +52,7 @@ class TemplateProcess(NamedTuple):
     is_early: bool
 
     def signal(self, number: int) -> None:
-        """Send it and its fork that imports a signal; workers are in groups of their own."""
+        """Send a signal to it and to its fork that imports libraries; workers are in groups of their own."""
         # The program may have given up its privileges since.
         with contextlib.suppress(ChildProcessError, ProcessLookupError, PermissionError):
             # This raises an error if neither is left, and their group's number may belong to others.
@@ -81,7 +81,7 @@ def begin(
     call: Callable[[_Launch], subprocess.Popen[bytes]] = lambda function: function(),
     is_early: bool = False,
 ) -> TemplateProcess:
-    """Start a template by a function that runs another in a thread that outlives it."""
+    """Start a template; `call` runs the launch, in a thread that outlives the template."""
     hold_streams()
     ours, theirs = connected()
     libraries = Libraries()

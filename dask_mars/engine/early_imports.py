@@ -1,4 +1,4 @@
-"""Imports what a first computation needs while the program waits, or computes in code that needs no GIL."""
+"""Imports the modules of a first computation while the program waits, or computes without the GIL."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FOR_ARRAYS = ("dask_mars.worker.thread", "dask_mars.expressions.rewrite")
 
 
 class EarlyImports:
-    """A thread that imports these modules, once, while the program waits and has imported what they need."""
+    """A thread that imports these modules once, while the GIL is free and after the libraries that they need."""
 
     # It imports no library: programs set variables that NumPy reads at import, and NumPy cannot be loaded twice.
     # Neither it nor its locks are those of `threading`, which gevent may replace meanwhile.
@@ -49,7 +49,7 @@ class EarlyImports:
         os.register_at_fork(before=self.end)
 
     def end(self) -> None:
-        """Begin no more imports, and wait for the present one."""
+        """Begin no more imports, and wait for the current one."""
         with contextlib.suppress(RuntimeError):
             self._may_go_on.release()
         if self._is_running.acquire(timeout=_LONGEST_S):

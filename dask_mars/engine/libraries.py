@@ -86,7 +86,7 @@ class Libraries:
                 self._open.append(tuple(files))
 
     def are_requested(self) -> bool:
-        """Return whether the program has imported any libraries that it imports."""
+        """Return whether any libraries have been requested."""
         return bool(self._requested)
 
     def pending(self) -> set[str]:
@@ -125,7 +125,7 @@ class Libraries:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether it is not to be had."""
+        """Return whether the connection is closed, as the process has ended or cannot be used."""
         return self.ours.fileno() < 0
 
     def close(self) -> None:

@@ -271,7 +271,7 @@ class EngineLoop:
 
 
 def _why_no_threads(settings: Settings, is_agent: bool, are_descriptors_enough: bool) -> str:
-    """Return why threads of this process are not to compute, in words; empty if they may."""
+    """Return the reason why threads of this process may not compute; empty if they may."""
     if not settings.starts_in_threads:
         return "dask-mars.start-in-threads is off"
     if is_agent:
@@ -283,7 +283,7 @@ def _why_no_threads(settings: Settings, is_agent: bool, are_descriptors_enough: 
 
 
 def _recorder(path: str | None, engine: int, machine: Machine) -> Recorder | None:
-    """Return the writer of the log that is asked for, if any."""
+    """Return the writer of the configured log, if any."""
     if path is None:
         return None
     # Few engines need these modules.

@@ -1,7 +1,7 @@
-"""Sums of tables with rows apart, as chunks of a larger array in memory are.
+"""Sums of tables whose rows are not adjacent in memory, such as chunks of a larger array.
 
-NumPy copies such rows to a buffer, whose numbers it adds by halves. Here they are added where they are, in the
-same order, and the next row is fetched meanwhile: in 0.75 of the time.
+NumPy copies such rows to a buffer, and sums the buffer pairwise. This module sums the rows in place, in the same
+order, and prefetches the next row meanwhile: in 0.75 of the time.
 
 The program it serves: ``x.sum()`` or ``x.mean()`` of an array in the program's memory.
 """
@@ -21,7 +21,7 @@ from dask_mars.expressions import native
 from dask_mars.expressions.functions import Unsupported
 from dask_mars.expressions.native import Chain, Reduced
 
-#: Minimum and maximum length of the rows that are added up faster here.
+#: Minimum and maximum length of the rows that this module sums faster, in elements.
 _LEAST_ROW, _MOST_ROW = 1 << 9, 1 << 14
 #: Number of elements in the buffer of NumPy's ufuncs, unless the user changes it.
 _BUFFER = 1 << 13
@@ -53,7 +53,7 @@ class TableSum:
 
 
 def _layout(reduced: Reduced, chain: Chain) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """Return shape and strides of the table whose elements are all added, or None."""
+    """Return shape and strides of the table to sum, or None if the reduction is no sum of a table."""
     array = chain.values[reduced.source]
     is_sum = reduced.ufunc is np.add and reduced.dtype.char == "d" and len(reduced.axes) == len(chain.shape)
     if native.table_sum is None or not is_sum or type(array) is not np.ndarray or array.dtype.char != "d":
@@ -73,7 +73,7 @@ def _layout(reduced: Reduced, chain: Chain) -> tuple[tuple[int, int], tuple[int,
 
 @cache
 def _is_numpys_order() -> bool:
-    """Return whether this version of NumPy adds in the order that is known here."""
+    """Return whether this version of NumPy adds in the same order as `native.table_sum`."""
     assert native.table_sum is not None
     numbers = np.random.default_rng(0).random((20, 1_000))[:, :999]
     return bool(np.add.reduce(numbers, axis=(0, 1)) == native.table_sum(numbers, _BUFFER // 999))

@@ -62,7 +62,7 @@ class TaskShapes:
         self._operands: dict[_Code, tuple[int, Any]] = {}
 
     def of(self, node: Any) -> TaskShape | None:
-        """Return the shape of a task, None if only its program shows it."""
+        """Return the shape of a task, or None if the task has to be compiled to find its operand."""
         shape = TaskShape()
         try:
             if type(node) is Task:
@@ -82,7 +82,7 @@ class TaskShapes:
         return known[0], tuple(shape.literals), list(shape.inputs)
 
     def add(self, key: Key, node: Any, shape: TaskShape, program: Program, operand: int) -> None:
-        """Record the operand of a shape, unless it depends on more than that."""
+        """Record the operand of a shape, unless the operand depends on more than the shape."""
         if (
             program.input_keys == [*shape.inputs]
             and [*map(type, program.literals)] == [*map(type, shape.literals)]

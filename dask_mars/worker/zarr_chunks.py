@@ -262,7 +262,7 @@ def _opened(path: str) -> Iterator[tuple[int, int]]:
 
 
 def _replace(path: Path, data: Any) -> None:
-    """Write a file in the place of an earlier one, as zarr does."""
+    """Replace a file atomically, as zarr does."""
     try:
         replace_file(path, data)
     except FileNotFoundError:

@@ -157,7 +157,7 @@ def _contracts(expression: Any) -> bool:
 
 
 def _said(expression: Any) -> dict[str, Any] | None:
-    """Return what `dask.array` notes about the array of a layer, None if that is unknown."""
+    """Return the annotations of the collection that `dask.array` gives a layer, None if they are unknown."""
     try:
         meta = expression._meta
         return {"chunks": expression.chunks, "dtype": meta.dtype, "chunk_type": typename(type(meta))}
