@@ -37,7 +37,7 @@ _waiting: list[Callable[[Any], None]] = []
 
 
 def once_loaded(function: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Register a function to call with NumPy, perhaps repeatedly, before they use another of its names."""
+    """Register a function to call with NumPy, perhaps repeatedly, before more of its names are used."""
     _waiting.append(function)
     if is_loaded("numpy"):
         function(import_module("numpy"))

@@ -75,6 +75,7 @@ CALLS: list[tuple[str, Callable[[Any], Any], type[Exception], str]] = [
     ("a short token", lambda r: r.serve(token="x"), ValueError, "at least 32 .*secrets.token_urlsafe"),
     ("no service", lambda _: dask_mars.connect("/no/such/place"), ServiceUnreachable, "is dask-mars-web running"),
     ("a service that is a number", lambda _: dask_mars.connect(5), TypeError, "expected the URL or .* not 5"),
+    ("no URL of a service", lambda _: dask_mars.connect("10.0.0.1:8899"), ValueError, "expected a URL of http"),
     ("nothing to draw", lambda _: dask_mars.visualize(5), ValueError, "no Dask collections given"),
     ("an id of one byte", lambda _: decode_subtask_id(b"x"), ValueError, "12 bytes, not 1"),
     (

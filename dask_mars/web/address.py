@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import urllib.parse
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from dask_mars import config
 
 #: Files in a service's directory: its unix socket, and address and token if it listens on a port.
 SOCKET, CONNECTION_FILE = "socket", "connection.json"
+#: Rather a URL without its scheme than the name of a file.
+_HOST_AND_PORT = re.compile(r"[\w.-]+:\d+")
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ def find(address: str | os.PathLike[str] | None = None, token: str | None = None
     scheme = urllib.parse.urlsplit(text).scheme
     if scheme in ("http", "https"):
         return _port(text, token)
-    if scheme not in ("", "unix"):
+    if scheme not in ("", "unix") or _HOST_AND_PORT.fullmatch(text):
         raise ValueError(f"expected a URL of http, https or unix, or a path, not {text!r}")
     path = Path(urllib.parse.urlsplit(text).path if scheme else text).expanduser()
     if path.is_dir():
