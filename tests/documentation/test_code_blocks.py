@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-for package in ("distributed", "graphviz", "pandas", "sybil", "xarray", "zarr"):
+for package in ("distributed", "pandas", "sybil", "xarray", "zarr"):
     pytest.importorskip(package)
 
 ROOT = Path(__file__).resolve().parents[2]
