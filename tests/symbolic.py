@@ -75,17 +75,18 @@ class Here:
     folded: ChunkGraph = field(default_factory=ChunkGraph)
 
     def __call__(self, dsk: Any, keys: Any, **options: Any) -> Any:
-        self.expression, self.wanted = dsk, list(flatten([keys]))
+        # Other threads may compute with this scheduler meanwhile, and the last one stays recorded.
+        wanted = list(flatten([keys]))
         symbolic = symbolic_graph(dsk, ReadOptions())
         assert symbolic is not None
-        self.layers = symbolic.layers
-        self.converted = convert(symbolic.tasks, self.wanted, self.layers)
-        annotate(self.converted, annotations_of(dsk))
-        self.composed = self.folded = self.converted
+        converted = composed = folded = convert(symbolic.tasks, wanted, symbolic.layers)
+        annotate(converted, annotations_of(dsk))
         if symbolic.composable:
-            self.composed = passed(self.converted, compose)
-            self.folded = passed(self.composed, fold_initial, workers=1, consumers_per_worker=1)
-        return nested_get(keys, evaluate(self.folded))
+            composed = passed(converted, compose)
+            folded = passed(composed, fold_initial, workers=1, consumers_per_worker=1)
+        self.expression, self.wanted, self.layers = dsk, wanted, symbolic.layers
+        self.converted, self.composed, self.folded = converted, composed, folded
+        return nested_get(keys, evaluate(folded))
 
     def operands(self) -> list[Operand]:
         """Return the operand of every chunk that is computed once all is composed."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,21 @@ def test_programs_come_to_what_dask_makes_of_them(program: Program) -> None:
 @given(programs(theme="arrays"))
 def test_many_programs_do(program: Program) -> None:
     assert_same(program)
+
+
+def test_threads_that_compute_at_the_same_time_get_their_own_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = threading.Barrier(2)
+
+    def when_both_are_called(dsk: Any, options: ReadOptions) -> Any:
+        found = symbolic_graph(dsk, options)
+        both.wait(60)
+        return found
+
+    monkeypatch.setattr("tests.symbolic.symbolic_graph", when_both_are_called)
+    scheduler = Here()
+    with ThreadPoolExecutor(2) as pool:
+        futures = [pool.submit((da.arange(4, chunks=2) + added).compute, scheduler=scheduler) for added in (0, 9)]
+        assert [future.result(60).tolist() for future in futures] == [[0, 1, 2, 3], [9, 10, 11, 12]]
 
 
 #: Of all kinds; what is computed in this process elsewhere is computed by workers here.
