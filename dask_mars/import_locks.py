@@ -1,4 +1,4 @@
-"""Keeps forked processes from waiting for imports of threads that they do not have.
+"""Keeps forked processes from waiting for imports of threads that they do not have, and imports each module once.
 
 A fork has the locks of modules that other threads import; a first computation imports for a tenth of a second.
 """
@@ -10,6 +10,9 @@ import sys
 import threading
 import time
 from importlib import _bootstrap
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
 #: Maximum seconds for which a fork waits for imports.
@@ -59,3 +62,34 @@ def _forget() -> None:
 
 
 os.register_at_fork(before=_wait, after_in_child=_forget)
+
+
+class _FoundAgain(MetaPathFinder, Loader):
+    """Finds our modules that `sys.modules` has lost: `mock.patch.dict` removes those imported meanwhile."""
+
+    # Others still refer to them, and a second copy would have other classes.
+
+    def __init__(self, module: ModuleType | None = None) -> None:
+        self._module = module
+
+    def find_spec(self, name: str, path: object, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Return a module's spec if its package has it, None for its first import and for a reload."""
+        package, _, own_name = name.rpartition(".")
+        if target is not None or package.partition(".")[0] != "dask_mars":
+            return None
+        module = vars(sys.modules[package]).get(own_name)
+        is_found = isinstance(module, ModuleType) and module.__name__ == name
+        return ModuleSpec(name, _FoundAgain(module)) if is_found else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Return the module."""
+        assert self._module is not None
+        self._spec = self._module.__spec__
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Give the module its own spec back."""
+        module.__spec__ = self._spec
+
+
+sys.meta_path.insert(0, _FoundAgain())
