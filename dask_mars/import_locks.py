@@ -77,7 +77,7 @@ class _FoundAgain(MetaPathFinder, Loader):
         package, _, own_name = name.rpartition(".")
         if target is not None or package.partition(".")[0] != "dask_mars":
             return None
-        module = vars(sys.modules[package]).get(own_name)
+        module = getattr(sys.modules.get(package), "__dict__", {}).get(own_name)
         is_found = isinstance(module, ModuleType) and module.__name__ == name
         return ModuleSpec(name, _FoundAgain(module)) if is_found else None
 
