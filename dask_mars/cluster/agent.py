@@ -14,8 +14,7 @@ import operator
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,10 +61,6 @@ _RETIRED = "worker-retired"
 _SENT_SHARE = 0.1
 #: Share of the memory limit for results of foreign tasks beside the store; more go into it before the next task.
 _FOREIGN_SHARE = 0.1
-
-
-#: Name of the executor of tasks that take results apart.
-_INLINE = "dask-mars-inline"
 
 
 class MarsWorker(Worker, Agent):  # type: ignore[misc]
@@ -155,7 +150,6 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
     async def start_unsafe(self) -> MarsWorker:
         """Start the engine, register with the scheduler, and wait for the engine; subtasks wait for it, too."""
         self._engine = self._transfers.engine = Engine(self._settings, is_agent=True)
-        self.executors[_INLINE] = _InlineExecutor()
         # Managers of clusters give up a job that does not register within seconds.
         await super().start_unsafe()
         if self.nanny is not None:
@@ -251,10 +245,7 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
                 with contextlib.suppress(Exception):
                     await self._wait_for_engine()
                 await asyncio.gather(*[self._transfers.move_to_store(source.key) for source in task.dependencies])
-            elif _takes_apart(task):
-                # No thread: a persisted array is taken apart into its chunks, each by a task.
-                task.annotations = {**task.annotations, "executor": _INLINE}
-            else:
+            elif not _takes_apart(task):
                 await self._make_room()
                 if self._foreign_tasks is not None:
                     foreign = self._foreign_tasks.admit()
@@ -442,19 +433,6 @@ def _hints() -> Iterator[None]:
                 "of distributed, such as get_worker or Lock, or if it is among their arguments.",
             )
         raise
-
-
-class _InlineExecutor(Executor):
-    """Runs calls in the thread that submits them."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run a call, and return its outcome."""
-        future: Future[Any] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except BaseException as error:
-            future.set_exception(error)
-        return future
 
 
 class _AgentPlugin(WorkerPlugin):  # type: ignore[misc]

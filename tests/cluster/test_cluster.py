@@ -263,9 +263,6 @@ def test_persist(cluster):
         wait([kept, mean])
         # The chunks are on both hosts, and are used there.
         assert {*client.who_has(futures_of(kept)).values()} == {(agent,) for agent in client.nthreads()}
-        # Taking results apart takes no thread.
-        ran = [agent.threads.get(future.key) for agent in cluster.workers.values() for future in futures_of(kept)]
-        assert {*ran} - {None} == {cluster.sync(loop_thread)}
         assert (kept - mean).sum().compute(scheduler=dask_mars.get) == 0
         assert kept[15_000].compute(scheduler=dask_mars.get) == 15_001
         # To everybody else they are arrays.
@@ -273,11 +270,6 @@ def test_persist(cluster):
         np.testing.assert_array_equal(kept.compute(), np.arange(40_000.0) + 1)
         del kept, mean
         assert eventually(lambda: nothing_is_left(cluster), 5)
-
-
-async def loop_thread() -> int:
-    """Return the thread of an event loop."""
-    return threading.get_ident()
 
 
 def test_pending_results_are_read_where_they_will_be(cluster, tmp_path):
