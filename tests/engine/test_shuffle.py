@@ -17,6 +17,7 @@ from dask_mars.optimize.prepare import PrepareOptions, prepare
 from dask_mars.scheduler.events import ChunksFinished, ChunksRestored, MemoryMeasured, ObjectSpilled, Run, Spill
 from dask_mars.worker.shuffle import map_bag, map_frame, reduce_bag, reduce_frame
 from studies.graphs import handed_over
+from tests.conftest import limit_with_room
 from tests.machines import CheckedMachine
 from tests.tasks import die_first, notes
 
@@ -224,14 +225,14 @@ def test_more_than_the_store_holds(tmp_path):
     sums = collection.map_partitions(lambda part: part[["x", "y"]].sum().to_frame().T, meta={"x": "f8", "y": "f8"})
     listener = Heard()
     limits = {"dask-mars.spill-directory": str(tmp_path), "dask-mars.store-limit": 8 * MIB}
-    with dask.config.set(limits), Runtime(num_workers=2, memory_limit="1 GiB") as runtime:
+    with dask.config.set(limits), Runtime(num_workers=2, memory_limit=limit_with_room(768 * MIB, 2)) as runtime:
         add_listener(listener)
         try:
             found = sums.compute(scheduler=runtime.get)
         finally:
             remove_listener(listener)
         engine = runtime.engine()
-        engine._loop.machine.validate()
+        engine._commands.call(engine._loop.machine.validate)
         assert not engine._blocks._files
     expected = sum(made(number, rows)[["x", "y"]].sum() for number in range(12))
     np.testing.assert_allclose(found.sum(), expected)
