@@ -377,12 +377,8 @@ class Compiler:
         if kind is tuple:
             if argument and callable(argument[0]):
                 return self._legacy(program, argument)
-            try:
-                if argument in self._known_keys:
-                    return program.input(argument)
-            except TypeError:
-                # Unhashable values, such as slices and lists, cannot be parts of a key.
-                pass
+            if self.shapes.is_key(argument):
+                return program.input(argument)
             return program.literal(argument) if all(map(self.shapes.is_literal, argument)) else None
         if kind is list:
             code = self._list_of_keys(program, argument)
@@ -466,9 +462,6 @@ class _KnownKeys:
         self._layers = layers
 
     def __contains__(self, key: Any) -> bool:
-        # No task has the name of a layer.
-        if type(key) is tuple and key and (has_block := self._layers.has_block.get(key[0])) and has_block(key):
-            return True
         return key in self._dsk or key in self._layers
 
 

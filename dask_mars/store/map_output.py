@@ -10,12 +10,11 @@ from __future__ import annotations
 import pickle
 import zlib
 from collections.abc import Collection, Iterable
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from dask_mars.lazy_numpy import np
 from dask_mars.protocol.pickling import dumps, loads
-
-Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
+from dask_mars.store.arena import Bytes
 
 _ALIGNMENT = 64
 _WORD, _WORD_BYTES = "int64", 8
