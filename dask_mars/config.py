@@ -37,7 +37,7 @@ def load_defaults() -> None:
     global _checked
     dask.config.update_defaults(deepcopy(_DEFAULTS))
     if dask.config.get("mars", None):
-        # Names that are not ours, as `DASK_MARS__MEMORY_LIMIT` sets them, are checked once.
+        # `DASK_MARS__MEMORY_LIMIT`, for example, sets this section, whose names are then checked at the first use.
         _checked = None
     left_out = dask.config.get("admin.traceback.shorten", None)
     if isinstance(left_out, list) and left_out and _OUR_FRAMES not in left_out:

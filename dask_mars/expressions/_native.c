@@ -479,8 +479,8 @@ static PyObject *rest_(PyObject *Py_UNUSED(module), PyObject *capsule)
 static PyMethodDef functions[] = {
     {"cast", cast_, METH_VARARGS, "Return the loop that casts one type to another, by NumPy's characters, or None."},
     {"group_sums", group_sums_, METH_VARARGS,
-     "Add rows to the totals of their groups, the first of each group to zero. Return False if a total is NaN, or if "
-     "NumPy might warn."},
+     "Add rows to the totals of their groups, the first of each group to zero. Return False if a total is NaN, or "
+     "after a floating-point error."},
     {"histogram", histogram_, METH_VARARGS,
      "Add the numbers of values, or of a source, between edges to counts; "
      "by NumPy's method for bins of equal width if they have one."},
@@ -490,8 +490,8 @@ static PyMethodDef functions[] = {
     {"rest", rest_, METH_O, "Return an array of the remaining doubles of a source."},
     {"select", select_, METH_O, "Return the loop of where(condition, x, y) for items of a number of bytes, or None."},
     {"table_sum", table_sum_, METH_VARARGS,
-     "Return the sum of a table of doubles, by NumPy's order where it adds so many rows together; None if NumPy might "
-     "warn."},
+     "Return the sum of a table of doubles, added in NumPy's order with the given number of rows in its buffer. "
+     "Return None after a floating-point error."},
     {"without_nan", without_nan_, METH_VARARGS,
      "Return the loop that replaces NaN by zero, by NumPy's type character, or None."},
     {NULL, NULL, 0, NULL},

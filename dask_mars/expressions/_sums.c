@@ -9,7 +9,7 @@
 #include "_vectorised.h"
 
 #define LANES 16
-/* NumPy halves what it adds until there are a few numbers left, which it adds in lanes. */
+/* NumPy sums pairwise: it halves a run until it has at most FEW numbers, which it adds in FEW_LANES partial sums. */
 #define FEW 128
 #define FEW_LANES 8
 
@@ -74,7 +74,7 @@ VECTORISED static double few(const double *numbers, ptrdiff_t count, ptrdiff_t a
     return total;
 }
 
-/* Take numbers from the rows, which is cheap within a row. */
+/* Return the next numbers: in place if they are within a row, otherwise copied. */
 static const double *taken(struct rest *rest, ptrdiff_t count, double *copy)
 {
     const double *numbers = rest->at;

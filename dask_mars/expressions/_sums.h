@@ -20,8 +20,8 @@ int add_to_groups(const char *rows, ptrdiff_t count, ptrdiff_t stride, ptrdiff_t
 /* Minimum length of a row of a table. */
 #define LEAST_TABLE_ROW 8
 
-/* Add up a table of contiguous rows, `stride` numbers apart, in NumPy's order: NumPy copies so many rows `together` as
- * its buffer has room for. */
+/* Add up a table of contiguous rows, `stride` numbers apart, in NumPy's order. `together` is the number of rows that
+ * NumPy's buffer holds. */
 double table_sum(const double *rows, ptrdiff_t count, ptrdiff_t length, ptrdiff_t stride, ptrdiff_t together);
 
 #endif
