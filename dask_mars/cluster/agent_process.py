@@ -6,14 +6,17 @@ A nanny lives as long as its host's agent and only waits, so this module imports
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import signal
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distributed import Nanny, NannyPlugin, Status, Worker, WorkerPlugin
+from distributed.protocol.pickle import dumps
 
 from dask_mars import config
 from dask_mars.cluster.marks import ATTACH, TAKE_OVER
@@ -26,6 +29,10 @@ logger = logging.getLogger("distributed.dask_mars")
 
 #: Longest time for a nanny to replace its worker, in seconds.
 _RESTART_S = 120.0
+#: Time for a nanny to end its worker once its scheduler has told it to, in seconds.
+_HEARD_S = 3.0
+#: Nannies of agents that were stock workers, their memory limits, and shares at which they would end a worker.
+_before: weakref.WeakKeyDictionary[Nanny, tuple[int | None, float | bool]] = weakref.WeakKeyDictionary()
 
 
 def start_agent(*args: Any, **options: Any) -> MarsWorker:
@@ -39,7 +46,7 @@ def start_agent(*args: Any, **options: Any) -> MarsWorker:
 def start_taken_agent(*args: Any, **options: Any) -> MarsWorker:
     """Return an agent in the place of a stock worker, which Ctrl-C at a `LocalCluster` does not end for good."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return start_agent(*args, **options)
+    return start_agent(*args, plugins=[_GoBack()], **options)
 
 
 class _Shares:
@@ -70,18 +77,16 @@ class StartAgents(NannyPlugin):  # type: ignore[misc]
 
     def __init__(self, workers_of: Mapping[str, int]) -> None:
         self._shares = _Shares(workers_of)
-        #: The nanny's memory limit and its share at which it ends a worker, while its worker is an agent.
-        self._before: tuple[int | None, float | bool] | None = None
 
     async def setup(self, nanny: Nanny) -> None:
         """Restart the worker of a nanny as an agent, unless its class is not the stock one."""
-        if nanny.Worker is start_agent:
+        if nanny.Worker in (start_agent, start_taken_agent):
             return
         if nanny.Worker is not Worker:
             logger.warning("%s has workers of its own class, %r, which stay", nanny.address, nanny.Worker)
             return
         memory = nanny.memory_manager
-        self._before = memory.memory_limit, memory.memory_terminate_fraction
+        _before[nanny] = memory.memory_limit, memory.memory_terminate_fraction
         limit = self._shares.of(nanny.ip, memory.memory_limit)
         # The nanny would count shared memory that the agent has read as the agent's own.
         memory.memory_terminate_fraction = math.inf
@@ -89,29 +94,45 @@ class StartAgents(NannyPlugin):  # type: ignore[misc]
 
     async def teardown(self, nanny: Nanny) -> None:
         """Restart the agent of a nanny as a stock worker, unless the nanny closes."""
-        if self._before is not None:
-            limit, nanny.memory_manager.memory_terminate_fraction = self._before
-            self._before = None
+        if (before := _before.pop(nanny, None)) is not None:
+            limit, nanny.memory_manager.memory_terminate_fraction = before
             await _restart(nanny, Worker, limit)
+
+
+class _GoBack(WorkerPlugin):  # type: ignore[misc]
+    """Has the nanny of a taken agent restart it as a stock worker if its cluster was given back meanwhile.
+
+    The scheduler tells only nannies whose workers it knows, and not one whose worker has died and restarts.
+    """
+
+    def setup(self, worker: Worker) -> None:
+        """Look once the agent has the plugins of its scheduler."""
+        worker.loop.add_callback(_ask_nanny, worker, False, "plugin_remove", name=TAKE_OVER)
 
 
 class AttachAgents(WorkerPlugin):  # type: ignore[misc]
     """Starts an agent beside each stock worker without a nanny, in its process, until the worker closes.
 
-    The worker goes on with what goes Dask's way, but for its resources, which the agent takes.
+    The worker goes on with what goes Dask's way, but for its resources, which the agent takes. Registered as long
+    as a cluster is taken over: before `StartAgents`, and removed before it.
     """
 
     name = ATTACH
     idempotent = True
 
     def __init__(self, workers_of: Mapping[str, int]) -> None:
+        self._start_agents = StartAgents(workers_of)
         self._shares = _Shares(workers_of)
         self._agent: MarsWorker | None = None
         self._resources: dict[str, float] = {}
 
     async def setup(self, worker: Worker) -> None:
         """Start the agent of a worker, unless that has a nanny or a class of its own."""
-        if type(worker) is not Worker or worker.nanny:
+        if type(worker) is not Worker:
+            return
+        if worker.nanny:
+            # The nanny has not heard of the cluster's take-over if its former worker had just died.
+            worker.loop.add_callback(_ask_nanny, worker, True, "plugin_add", plugin=dumps(self._start_agents))
             return
         self._resources = dict(worker.state.total_resources)
         # Agents would get each other's results unserialized.
@@ -136,14 +157,29 @@ class AttachAgents(WorkerPlugin):  # type: ignore[misc]
         """End the agent, after its results have moved to other workers."""
         if self._agent is not None:
             # Dask gives up the request if another worker closes meanwhile.
-            await asyncio.shield(asyncio.ensure_future(self._agent.leave(ATTACH)))
-            if self._resources and worker.status is Status.running:
-                await worker.set_resources(**self._resources)
+            await asyncio.shield(asyncio.ensure_future(self._leave(self._agent, worker)))
+
+    async def _leave(self, agent: MarsWorker, worker: Worker) -> None:
+        await agent.leave(ATTACH)
+        if self._resources and worker.status in (Status.running, Status.paused):
+            await worker.set_resources(**self._resources)
 
 
 def agent_name(worker: Any) -> str:
     """Return the name of the agent beside a worker, given that one's name."""
     return f"{worker}-mars"
+
+
+async def _ask_nanny(worker: Worker, is_taken: bool, operation: str, **arguments: Any) -> None:
+    """Send a request to a worker's nanny, which ends the worker, if the cluster is, or is not, taken over."""
+    # Until it has its plugins.
+    await worker
+    # If the nanny has heard of it from the scheduler, the worker ends before this.
+    await asyncio.sleep(_HEARD_S)
+    if (ATTACH in worker.plugins) is is_taken:
+        with contextlib.suppress(OSError):
+            async with worker.rpc(worker.nanny) as nanny:
+                await getattr(nanny, operation)(**arguments)
 
 
 async def _restart(nanny: Nanny, worker_class: Any, memory_limit: int | None) -> None:

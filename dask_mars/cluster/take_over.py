@@ -7,11 +7,11 @@ import logging
 import pkgutil
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import dask
-from distributed import Client
+from distributed import Client, SpecCluster
 
 from dask_mars import units
 from dask_mars.cluster.admission import workers_of
@@ -51,10 +51,11 @@ class TakenCluster:
         self._is_taken = False
         switch_back(self._client)
         _warn_of_results(client, workers_of(client), is_agent=True)
-        for plugin, nanny in ((TAKE_OVER, True), (ATTACH, False)):
+        for plugin, nanny in ((ATTACH, False), (TAKE_OVER, True)):
             # Another client may have given the cluster back; a worker that closes has no plugin any more.
             with contextlib.suppress(ValueError, KeyError, OSError), _patient_managers():
                 client.unregister_worker_plugin(plugin, nanny=nanny)
+        _start_missing(client)
 
     def __enter__(self) -> TakenCluster:
         return self
@@ -114,10 +115,11 @@ def take_over(client: Client) -> TakenCluster:
     _install_on_scheduler(client)
     counts = Counter(map(_host_of, stock))
     try:
+        client.register_plugin(AttachAgents(counts))
         with _patient_managers():
             client.register_plugin(StartAgents(counts))
-        client.register_plugin(AttachAgents(counts))
-        _check_agents(client, expected=bool(stock))
+        _check_agents(client, stock)
+        _start_missing(client)
     except BaseException as error:
         with contextlib.suppress(Exception):
             TakenCluster(client).give_back()
@@ -134,6 +136,15 @@ def _host_of(address: str) -> str:
 def _patient_managers() -> Any:
     """Let cluster objects of this process wait for workers that restart; they would close their nannies."""
     return dask.config.set({"distributed.deploy.lost-worker-timeout": _RESTART_S})
+
+
+def _start_missing(client: Client) -> None:
+    """Let the cluster's manager start workers that it gave up as lost while they restarted.
+
+    It looks for a worker some time after that has died, and may do so just then.
+    """
+    if isinstance(client.cluster, SpecCluster):
+        SpecCluster.scale(client.cluster, len(client.cluster.worker_spec))
 
 
 def _refusal(client: Client, reason: str) -> CannotTakeOver:
@@ -170,15 +181,17 @@ def _install_on_scheduler(client: Client) -> None:
         logger.info("the scheduler at %s stays stock: %s", client.scheduler.address, error)
 
 
-def _check_agents(client: Client, expected: bool) -> None:
-    """Warn about workers that are not agents; raise if all are such."""
+def _check_agents(client: Client, stock: Collection[str]) -> None:
+    """Warn about stock workers that have not become agents, given their old addresses; raise if all are such."""
     workers = workers_of(client)
     agents = agents_among(workers)
     names = {agent.name for agent in agents}
     others = _described(
-        told for told in workers.values() if MARK not in told and agent_name(told["name"]) not in names
+        told
+        for address, told in workers.items()
+        if address in stock and MARK not in told and agent_name(told["name"]) not in names
     )
-    if expected and not agents:
+    if stock and not agents:
         if not others:
             raise RuntimeError("none came back: what manages them, as dask-gateway, ends workers that restart")
         raise RuntimeError(f"they are of a class of their own: {others}")

@@ -6,6 +6,7 @@ import math
 import operator
 import os
 import signal
+import time
 import warnings
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ from distributed.utils_test import gen_test
 import dask_mars
 from dask_mars import config
 from dask_mars.cluster import take_over as module
-from dask_mars.cluster.agent_process import StartAgents, start_taken_agent
+from dask_mars.cluster.agent_process import _HEARD_S, StartAgents, start_taken_agent
 from dask_mars.cluster.marks import MARK
 from dask_mars.cluster.runtime import ClusterRuntime
 from dask_mars.errors import CannotTakeOver, NoAgents
@@ -99,6 +100,39 @@ def test_stock_workers_become_agents_and_stock_workers_again(monkeypatch, privat
         taken.give_back()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("lead_s", [0, 0.5])
+def test_workers_that_died_just_before(lead_s, private_tmp):
+    def kill_one():
+        os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
+        time.sleep(lead_s)
+
+    with LocalCluster(n_workers=2, **LOCAL) as cluster, Client(cluster) as client:
+        kill_one()
+        taken = dask_mars.take_over(client)
+        # Its nanny hears nothing from the scheduler, which does not know its worker.
+        assert eventually(lambda: agents(client) == {0, 1})
+        kill_one()
+        taken.give_back()
+        assert eventually(lambda: not agents(client) and len(workers(client)) == 2)
+        time.sleep(_HEARD_S + 1)
+        assert eventually(lambda: not agents(client) and len(workers(client)) == 2)
+
+
+@pytest.mark.slow
+def test_workers_that_their_cluster_gave_up_are_started_again(private_tmp):
+    def give_up(name):
+        cluster.sync(cluster.workers.pop(name).close)
+
+    with LocalCluster(n_workers=2, **LOCAL) as cluster, Client(cluster) as client:
+        give_up(1)
+        taken = dask_mars.take_over(client)
+        assert eventually(lambda: agents(client) == {0, 1})
+        give_up(0)
+        taken.give_back()
+        assert eventually(lambda: not agents(client) and {told["name"] for told in workers(client)} == {0, 1})
+
+
 def test_a_client_is_switched_until_it_gives_back(cluster):
     with Client(cluster) as client, Client(cluster, set_as_default=False) as other:
         assert not is_switched(client)
@@ -134,11 +168,22 @@ def test_workers_without_nannies_get_agents_beside_them(private_tmp):
         cluster.scale(1)
         # Also the stock worker has gone, which would not hear of the end any more.
         assert eventually(lambda: {told["name"] for told in workers(client)} == {0, "0-mars"})
+        client.run(pause, workers=[cluster.workers[0].address])
         # Nothing restarts, so that nothing is lost.
         taken.give_back()
-        assert eventually(lambda: [told["resources"]["GPU"] for told in workers(client)] == [1])
+        assert [told["resources"]["GPU"] for told in workers(client)] == [1]
         assert not agents(client)
+        client.run(go_on)
         assert client.gather(client.compute(persisted.sum())) == expected
+
+
+def pause(dask_worker: Worker) -> None:
+    dask_worker.memory_manager.memory_pause_fraction = False
+    dask_worker.status = Status.paused
+
+
+def go_on(dask_worker: Worker) -> None:
+    dask_worker.status = Status.running
 
 
 class Special(Worker):
@@ -159,7 +204,7 @@ def test_workers_of_another_class_get_no_agents(private_tmp):
 def test_workers_that_their_manager_ends_when_they_restart_are_told_from_others(monkeypatch):
     monkeypatch.setattr(module, "workers_of", lambda client: {})
     with pytest.raises(RuntimeError, match="none came back"):
-        module._check_agents(SimpleNamespace(), expected=True)
+        module._check_agents(SimpleNamespace(), {"tcp://1.2.3.4:5"})
 
 
 @gen_test()
