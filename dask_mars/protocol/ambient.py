@@ -258,6 +258,26 @@ def _set_xarray_options(module: Any, options: dict[str, Any]) -> None:
     module.set_options(**{name: value for name, value in options.items() if present[name] != value})
 
 
+def _chunk_managers(module: Any) -> dict[str, type]:
+    """Return the classes of registered chunk managers that are not xarray's, as `dask_array.xarray.register`'s."""
+    registry = _registry_of_managers()
+    # The first call of `list_chunkmanagers` loads entry points, which workers have, too.
+    if registry is None or not registry.cache_info().currsize:
+        return {}
+    managers = {name: type(manager) for name, manager in registry().items()}
+    return {name: found for name, found in managers.items() if not found.__module__.startswith("xarray.")}
+
+
+def _registry_of_managers() -> Any:
+    return getattr(sys.modules.get("xarray.namedarray.parallelcompat"), "list_chunkmanagers", None)
+
+
+def _register_managers(module: Any, managers: dict[str, type]) -> None:
+    registry = _registry_of_managers()
+    registry.cache_clear()
+    registry().update({name: found() for name, found in managers.items()})
+
+
 def _pandas_options(module: Any) -> Any:
     return vars(module.options)["d"]
 
@@ -343,6 +363,7 @@ SETTINGS = (
         "numpy._core.arrayprint",
     ),
     Setting("xarray's options", _xarray_options, _set_xarray_options, "xarray"),
+    Setting("xarray's chunk managers", _chunk_managers, _register_managers, "xarray"),
     Setting("pandas' options", _pandas_options, _set_pandas_options, "pandas"),
     Setting(
         "matplotlib.rcParams",

@@ -123,6 +123,25 @@ def test_settings_of_libraries_are_put_in_force_and_taken_back() -> None:
     assert tasks.failures == []
 
 
+def test_xarray_has_the_chunk_manager_of_the_program() -> None:
+    pytest.importorskip("xarray")
+    managers = pytest.importorskip("xarray.namedarray.parallelcompat").list_chunkmanagers
+    expressions = pytest.importorskip("dask_array.xarray")
+    tasks = TaskContext()
+    try:
+        assert managers()["dask"].__module__.startswith("xarray")
+        expressions.register()
+        found = Context().payload
+        managers.cache_clear()
+        tasks.enter(found)
+        assert expressions.isactive()
+        tasks.enter(pickle.dumps({}))
+        assert managers()["dask"].__module__.startswith("xarray")
+        assert tasks.failures == []
+    finally:
+        managers.cache_clear()
+
+
 def test_filters_of_a_librarys_warnings_wait_for_its_import(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
