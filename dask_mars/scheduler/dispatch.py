@@ -210,12 +210,11 @@ class Dispatcher:
     def _fill(self, graph: Graph, worker: Worker, share: int) -> list[int]:
         """Fill a worker's window with up to `share` READY chunks and the successors that can follow them."""
         parameters, admission, queues, plan = self._parameters, self.admission, graph.queues, graph.plan
-        batch_limit, window_s = parameters.batch_limit, parameters.window_s
         operand_of, resources, followers = plan.operand_of, plan.resources, queues.followers.pop(worker.id, [])
         costs: dict[int, OperandCost] = {}
         chunks: list[int] = []
         passed: list[tuple[list[int], int]] = []
-        while len(chunks) < batch_limit:
+        while len(chunks) < parameters.batch_limit:
             ready = queues.ready
             if queues.offered or resources:
                 ready = queues.queue_for(worker.id, not worker.dispatched, self._are_free)
@@ -230,7 +229,8 @@ class Dispatcher:
             operand = operand_of[chunk]
             if (cost := costs.get(operand)) is None:
                 cost = costs[operand] = admission.cost(graph, chunk)
-            if worker.dispatched and worker.load_s + cost[0] > window_s:
+            left = 0 if follows or ready is not queues.ready else len(ready)
+            if worker.dispatched and self.workforce.has_enough(worker, cost[0], left):
                 break
             if (demand := admission.demand(graph, chunk, cost)) is not None:
                 if not admission.has_room(graph, chunk, demand):

@@ -11,6 +11,8 @@ from collections.abc import Collection
 
 from dask_mars.scheduler.events import GraphPlan
 
+#: Duration of a chunk beside which the time for handing it over is short, in seconds.
+_LONG_S = 0.001
 #: Load in seconds, number of dispatched chunks and id of a worker that may take chunks.
 Place = tuple[float, int, int]
 
@@ -55,7 +57,7 @@ class Workforce:
     """All workers by id, and the places of those that may take chunks, least loaded first."""
 
     def __init__(self, window_s: float, silence_s: float) -> None:
-        self._half_window_s = window_s / 2
+        self._window_s, self._half_window_s = window_s, window_s / 2
         self._silence_s = silence_s
         #: Time of the present event.
         self.now_s = 0.0
@@ -140,6 +142,21 @@ class Workforce:
         if plan.worker_limit is None and (plan.is_library_code or not self._has_threads):
             return self._places
         return [place for place in self._places if self._accepts(self.by_id[place[2]], plan)]
+
+    def has_enough(self, worker: Worker, cost_s: float, left: int) -> bool:
+        """Return whether a busy worker takes no further chunk, given how many READY ones are left, 0 for many."""
+        if worker.load_s + cost_s > self._window_s:
+            return True
+        if cost_s < _LONG_S or not 0 < left < len(self.by_id):
+            return False
+        # The last ones go to the worker that is free first.
+        # These report soon. The others may have a long chunk.
+        others = [
+            other
+            for other in self.by_id.values()
+            if other.dispatched and other is not worker and other.last_report_s + self._silence_s > self.now_s
+        ]
+        return left <= len(others)
 
     def next_position(self, places: list[Place], position: int, ids: Collection[int]) -> int:
         """Return the first position of one of the given workers, from a position on; the end if there is none."""

@@ -334,8 +334,19 @@ def test_workers_get_even_shares(count, shares):
 def test_least_loaded_worker_is_served_first():
     machine = CheckedMachine(workers=2, window_s=1.0)
     machine.submit((), (0,), (0,), (0,), (), (4,), in_client=frozenset({4}))
-    assert machine.finish(0, 0, seconds=0.125) == [Run(0, 1, [1, 2]), Run(1, 1, [3])]
+    assert machine.finish(0, 0, seconds=1e-4) == [Run(0, 1, [1, 2]), Run(1, 1, [3])]
     assert machine.finish(CLIENT, 4) == [Run(1, 1, [5])]
+
+
+@pytest.mark.parametrize(("silence_s", "taken"), [(0.05, []), (0.005, [Run(0, 1, [4])])])
+def test_the_last_chunks_are_left_to_workers_that_report(silence_s, taken):
+    machine = CheckedMachine(workers=2, window_s=0.05, silence_s=silence_s)
+    machine.submit((), *[(0,)] * 4)
+    assert machine.finish(0, 0, seconds=0.01) == [Run(0, 1, [1, 2]), Run(1, 1, [3])]
+    machine.now_s += 0.01
+    assert machine.finish(0, 1, seconds=0.01) == taken
+    if not taken:
+        assert machine.finish(1, 3, seconds=0.01) == [Run(1, 1, [4])]
 
 
 def test_two_graphs_alternate():
