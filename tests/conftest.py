@@ -322,6 +322,14 @@ def _own_descriptors() -> int:
     return len(listed) - 2 * len(_pids_of_shared()) - connections - lock
 
 
+def busy_client_threads() -> list[threading.Thread]:
+    """Return the threads for chunks in this process, without those that shared engines keep for the next ones."""
+    pools = [pool for runtime in _shared for _, pool in runtime.engine().spare_threads._pools]
+    spare = {thread for pool in pools for thread in pool._threads}
+    named = [thread for thread in threading.enumerate() if thread.name.startswith("dask-mars-client")]
+    return [thread for thread in named if thread not in spare]
+
+
 def _threads() -> set[threading.Thread]:
     pool = dask.threaded.default_pool
     of_dask = getattr(pool, "_threads", set())
@@ -329,13 +337,19 @@ def _threads() -> set[threading.Thread]:
         thread
         for thread in threading.enumerate()
         # Zarr's own threads stay, as Dask's do.
-        if not thread.daemon and thread not in of_dask and not thread.name.startswith("asyncio_")
+        if not thread.daemon
+        and thread not in of_dask
+        # An engine keeps the threads of its last computation.
+        and not thread.name.startswith(("asyncio_", "dask-mars-client"))
     }
 
 
+#: Threads that a shared engine starts with its first spill, or chunk in the user's process, and keeps.
+_OF_SHARED = ("dask-mars-spill", "dask-mars-read", "dask-mars-client")
+
+
 def _engine_threads() -> int:
-    # A shared engine starts the threads of its spill writer with its first spill, and keeps them.
-    kept = ("dask-mars-template", *(("dask-mars-spill", "dask-mars-read") if _shared else ()))
+    kept = ("dask-mars-template", *(_OF_SHARED if _shared else ()))
     names = [thread.name for thread in threading.enumerate()]
     return sum(name.startswith("dask-mars") and not name.startswith(kept) for name in names)
 

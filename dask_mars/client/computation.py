@@ -223,8 +223,7 @@ class GraphComputation:
             raise
         finally:
             if self._pool is not None:
-                # As under Dask's threads, running tasks continue; idle threads end at once.
-                self._pool.shutdown(wait=not self._computed_in_client, cancel_futures=True)
+                self._leave_pool(self._pool)
         return values
 
     def _persist(self, run: GraphRun) -> dict[int, Any]:
@@ -275,7 +274,7 @@ class GraphComputation:
             contextvars.copy_context().run(self._run_chunk, run, message.chunks[0])
             return
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._pool_size, thread_name_prefix="dask-mars-client")
+            self._pool = self._engine.spare_threads.take(self._pool_size)
         are_submitted = threading.Event()
         try:
             for chunk in message.chunks:
@@ -293,6 +292,17 @@ class GraphComputation:
                 return
             self._computed_in_client.add(chunk)
         self._run_chunk(run, chunk)
+
+    def _leave_pool(self, pool: ThreadPoolExecutor) -> None:
+        with self._lock:
+            # What is still queued there does not begin any more.
+            self._cancelled = True
+            is_busy = bool(self._computed_in_client)
+        if is_busy:
+            # As under Dask's threads, running tasks continue.
+            pool.shutdown(wait=False, cancel_futures=True)
+        else:
+            self._engine.spare_threads.give_back(self._pool_size, pool)
 
     @contextlib.contextmanager
     def _reporting(self, chunk: int) -> Iterator[None]:

@@ -18,6 +18,7 @@ from dask_mars.engine.commands import Commands
 from dask_mars.engine.graph_run import GraphRun, Saver
 from dask_mars.engine.loop import EngineLoop
 from dask_mars.engine.registry import ReservationRecord
+from dask_mars.engine.spare_threads import SpareThreads
 from dask_mars.engine.templates import templates
 from dask_mars.errors import Cancelled, EngineStartFailed
 from dask_mars.extensions import warn_of_missing_extensions
@@ -64,6 +65,8 @@ class Engine:
         self._ids = itertools.count(1)
         self._context: tuple[int, Context] | None = None
         self._lock = Lock()
+        #: For chunks in the user's process.
+        self.spare_threads = SpareThreads()
         self._commands = Commands()
         try:
             self._loop = loop = EngineLoop(settings, self._commands, is_agent)
@@ -340,6 +343,7 @@ class Engine:
         if self.pid != os.getpid():
             return
         self._commands.is_closing = True
+        self.spare_threads.close()
         if not self._commands.ended.is_set():
             with contextlib.suppress(Exception):
                 # The engine may be ending by itself.

@@ -18,7 +18,7 @@ from dask.callbacks import Callback
 
 from dask_mars import Runtime
 from tests import tasks
-from tests.conftest import eventually
+from tests.conftest import busy_client_threads, eventually
 from tests.tasks import PATIENCE_S, Session, meet_in
 
 pytestmark = pytest.mark.timeout(60)
@@ -29,11 +29,7 @@ Get = Callable[..., Any]
 @pytest.fixture(autouse=True)
 def _no_threads_are_left() -> Iterator[None]:
     yield
-    assert eventually(lambda: not of_the_pool())
-
-
-def of_the_pool() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("dask-mars-client")]
+    assert eventually(lambda: not busy_client_threads())
 
 
 def made_here(home: int, number: int) -> Any:
@@ -227,7 +223,7 @@ def when_two_have_begun(held: Held, then: Callable[[], Any]) -> threading.Thread
 def assert_begun_is_all(held: Held, runtime: Runtime) -> None:
     assert not held.let_go.is_set()
     held.let_go.set()
-    assert eventually(lambda: not runtime.engine()._runs and not of_the_pool(), PATIENCE_S)
+    assert eventually(lambda: not runtime.engine()._runs and not busy_client_threads(), PATIENCE_S)
     assert sorted(held.begun) == [0, 1]
 
 

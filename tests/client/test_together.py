@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dask_mars.client.together import Key, Together
+from tests.conftest import busy_client_threads
 
 PATIENCE_S = 30
 
@@ -109,7 +110,6 @@ def test_what_has_not_begun_never_does() -> None:
     assert together.step(0.01) == []
     together.close()
     let_go.set()
-    for thread in threading.enumerate():
-        if thread.name.startswith("dask-mars-client"):
-            thread.join(PATIENCE_S)
+    for thread in busy_client_threads():
+        thread.join(PATIENCE_S)
     assert begun == [0]
