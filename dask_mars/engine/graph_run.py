@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from dask_mars.engine.worker_handle import WorkerHandle
-from dask_mars.graph.chunks import ChunkGraph, Key
+from dask_mars.graph.chunks import ChunkGraph, Key, Operand
 from dask_mars.graph.ids import SubtaskIds
 from dask_mars.light_dataclass import Light, light_dataclass
 from dask_mars.protocol.columns import PackedOperand
@@ -149,6 +149,8 @@ class GraphRun:
     copied_bytes: dict[int, int] = field(default_factory=dict)
     #: Operands as they travel; None for those that cannot.
     packed: dict[int, PackedOperand | None] = field(default_factory=dict)
+    #: Operands as threads of this process run them.
+    fast: dict[int, Operand] = field(default_factory=dict)
     #: Blocks of the client's arena that live as long as the graph.
     literal_blocks: list[Block] = field(default_factory=list)
     #: The last failure of each chunk that has failed.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 
@@ -14,6 +14,7 @@ from dask_mars.engine.sender import Sender
 from dask_mars.engine.spill_writer import SpillWriter
 from dask_mars.engine.threads import ThreadHandle
 from dask_mars.engine.worker_handle import WorkerHandle
+from dask_mars.graph.chunks import Operand
 from dask_mars.protocol.messages import Forget
 
 #: Divisor of the memory limit that gives the size of a large block.
@@ -53,6 +54,11 @@ class Registry:
         self.objects = ObjectTable(store, self.runs, self.workers, self.spill_writer.remove, large_bytes)
         self.blocks = self.objects.blocks
         self.sender = Sender(store, self.blocks)
+
+    def operands_of(self, graph: int) -> tuple[Sequence[Operand], dict[int, Operand]]:
+        """Return a graph's operands, and those that a thread has made fast; none if its computation has ended."""
+        run = self.runs.get(graph)
+        return ((), {}) if run is None else (run.graph.operands, run.fast)
 
     def note_in_use(self, in_use_bytes: int) -> None:
         """Record the latest measurement of all processes and arenas."""

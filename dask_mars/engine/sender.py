@@ -85,7 +85,8 @@ class Sender:
         for chunk in chunks:
             try:
                 operand = operand_of[chunk]
-                if operand not in sent:
+                # Threads have the graph's own.
+                if handle.is_process and operand not in sent:
                     operands[operand] = self._packed_operand(run, operand)
                     sent.add(operand)
                 for source in inputs[chunk]:

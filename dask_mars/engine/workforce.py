@@ -61,8 +61,7 @@ class Workforce:
         self._inspection = inspection
         self._view = view
         self._selector = selector
-        self._wake_writer = wake_writer
-        self._post = post
+        self._wake_writer, self._post = wake_writer, post
         self._receiver = Receiver(registry, machine.holds, post)
         self._starts = StartWatch(self._settings.start_timeout_s)
         #: The template that processes are forked from, and those that wait for it.
@@ -197,6 +196,7 @@ class Workforce:
             arenas=self._registry.store.arenas,
             page=self._control,
             borrowed_value=lambda graph, chunk: self._runs[graph].values[chunk],
+            operands_of=self._registry.operands_of,
             variables_of=lambda graph: self._runs[graph].variables,
         )
         handle = self._workers[worker_id] = self._registry.threads[worker_id] = ThreadHandle(worker_id, serve)

@@ -213,7 +213,7 @@ class WorkerProcess:
             self._runner.timed = timed
         graph = self._graphs.get(graph_id)
         if graph is None:
-            graph = self._graphs[graph_id] = KnownGraph(graph_id)
+            graph = self._graphs[graph_id] = self._new_graph(graph_id)
         for chunk, ref in refs.items():
             graph.values.setdefault(chunk, (None, ref))
         graph.restores.update(restores)
@@ -236,6 +236,9 @@ class WorkerProcess:
         finally:
             self._note[:] = NO_SUBTASK
         self._queue.extend(zip(repeat(graph_id), repeat(context_id), chunks, *columns, strict=False))
+
+    def _new_graph(self, id: int) -> KnownGraph:
+        return KnownGraph(id)
 
     def _borrow(self, graph: KnownGraph, chunks: list[int]) -> None:
         """Borrow arrays of the user's process. Only thread workers receive any."""

@@ -167,15 +167,17 @@ class ChunkRunner:
             self.turn_to(graph)
         if self._surroundings.context != context:
             self._surroundings.enter(context)
-        operand = graph.operands[operand_id]
-        if type(operand) is tuple:
-            self._step[0] = PREPARE
-            try:
-                operand = unpack_operand(operand, self.functions, self.loads)
-            except BaseException:
-                self._outbox.return_chunks(graph.id, [chunk], "unreadable")
-                return False
-            graph.operands[operand_id] = made_fast(operand)
+        try:
+            operand = graph.operands[operand_id]
+            unpacked = None
+            if type(operand) is tuple:
+                self._step[0] = PREPARE
+                unpacked = unpack_operand(operand, self.functions, self.loads)
+        except BaseException:
+            self._outbox.return_chunks(graph.id, [chunk], "unreadable")
+            return False
+        if unpacked is not None:
+            graph.operands[operand_id] = made_fast(unpacked)
         if operand_id in graph.needs_client:
             self._outbox.return_chunks(graph.id, [chunk], "client_only")
             return False

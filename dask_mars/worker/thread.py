@@ -9,7 +9,7 @@ import contextlib
 import gc
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from typing import Any
@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 
 from dask_mars import process_role
+from dask_mars.graph.chunks import Operand
 from dask_mars.protocol.control import ControlPage
 from dask_mars.protocol.messages import Start
 from dask_mars.store.arena import Arena
 from dask_mars.store.in_place_sealing import make_heap
 from dask_mars.store.store import Store
+from dask_mars.worker.fast_operands import made_fast
 from dask_mars.worker.known_graph import KnownGraph
 from dask_mars.worker.loop import WorkerProcess, overflow_files
 from dask_mars.worker.surroundings import Surroundings
@@ -92,6 +94,21 @@ class ThreadTrimmer(Trimmer):
         pass
 
 
+class BorrowedOperands(dict[int, Any]):
+    """Operands of a graph of this process, which all threads make fast only once."""
+
+    def __init__(self, operands: Sequence[Operand], fast: dict[int, Operand]) -> None:
+        super().__init__()
+        self._operands, self._fast = operands, fast
+
+    def __missing__(self, id: int) -> Operand:
+        operand = self._fast.get(id)
+        if operand is None:
+            operand = self._fast[id] = made_fast(self._operands[id])
+        self[id] = operand
+        return operand
+
+
 class WorkerThread(WorkerProcess):
     """The loop of a worker that is a thread."""
 
@@ -102,12 +119,19 @@ class WorkerThread(WorkerProcess):
     idle_time: IdleTime
     #: Returns the user's array or frame that is a chunk of a graph.
     borrowed_value: Callable[[int, int], Any]
+    #: Returns the operands of a graph, and those that a thread has made fast.
+    operands_of: Callable[[int], tuple[Sequence[Operand], dict[int, Operand]]]
 
     def _wait_for_messages(self) -> bool:
         self.idle_time.begin()
         goes_on = super()._wait_for_messages()
         self.idle_time.end()
         return goes_on
+
+    def _new_graph(self, id: int) -> KnownGraph:
+        graph = KnownGraph(id)
+        graph.operands = BorrowedOperands(*self.operands_of(id))
+        return graph
 
     def _borrow(self, graph: KnownGraph, chunks: list[int]) -> None:
         for chunk in chunks:
@@ -136,6 +160,7 @@ def serve(
     arenas: list[Arena],
     page: ControlPage,
     borrowed_value: Callable[[int, int], Any],
+    operands_of: Callable[[int], tuple[Sequence[Operand], dict[int, Operand]]],
     variables_of: Callable[[int], Context],
 ) -> list[tuple[int, int]]:
     """Compute in this thread until the engine says EXIT or is gone; return blocks that are still in use."""
@@ -152,7 +177,7 @@ def serve(
     part = page.part_of(start.worker)
     worker = WorkerThread(connection, store, part, start.idle_trim_s, overflow, surroundings, trimmer)
     worker.idle_time = idle_time
-    worker.borrowed_value = borrowed_value
+    worker.borrowed_value, worker.operands_of = borrowed_value, operands_of
     try:
         worker.serve()
         worker.finish()
