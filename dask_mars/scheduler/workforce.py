@@ -149,14 +149,17 @@ class Workforce:
             return True
         if cost_s < _LONG_S or not 0 < left < len(self.by_id):
             return False
-        # The last ones go to the worker that is free first.
-        # These report soon. The others may have a long chunk.
-        others = [
+        # The last ones go to the workers that are free first, but for silent ones, which may have a long chunk.
+        end_s = worker.last_report_s + worker.load_s
+        earlier = [
             other
             for other in self.by_id.values()
-            if other.dispatched and other is not worker and other.last_report_s + self._silence_s > self.now_s
+            if other.dispatched
+            # Loads from before an operand was measured are guesses.
+            and other.last_report_s + min(other.load_s, len(other.dispatched) * cost_s) < end_s
+            and other.last_report_s + self._silence_s > self.now_s
         ]
-        return left <= len(others)
+        return left <= len(earlier)
 
     def next_position(self, places: list[Place], position: int, ids: Collection[int]) -> int:
         """Return the first position of one of the given workers, from a position on; the end if there is none."""
