@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import pickle
 import signal
 import weakref
 from collections.abc import Mapping
@@ -16,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distributed import Nanny, NannyPlugin, Status, Worker, WorkerPlugin
-from distributed.protocol.pickle import dumps
 
 from dask_mars import config
 from dask_mars.cluster.marks import ATTACH, TAKE_OVER
@@ -132,7 +132,9 @@ class AttachAgents(WorkerPlugin):  # type: ignore[misc]
             return
         if worker.nanny:
             # The nanny has not heard of the cluster's take-over if its former worker had just died.
-            worker.loop.add_callback(_ask_nanny, worker, True, "plugin_add", plugin=dumps(self._start_agents))
+            worker.loop.add_callback(
+                _ask_nanny, worker, True, "plugin_add", plugin=pickle.dumps(self._start_agents)
+            )
             return
         self._resources = dict(worker.state.total_resources)
         # Agents would get each other's results unserialized.

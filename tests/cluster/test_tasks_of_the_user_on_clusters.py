@@ -9,6 +9,7 @@ from typing import Any
 import dask
 import pytest
 
+from tests.conftest import busy_client_threads
 from tests.tasks import PATIENCE_S, Session, meet_in
 
 pytestmark = pytest.mark.timeout(120)
@@ -19,7 +20,7 @@ Get = Callable[..., Any]
 @pytest.fixture(autouse=True)
 def _no_threads_are_left() -> Iterator[None]:
     yield
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("dask-mars-client")]
+    assert not busy_client_threads()
 
 
 def compute(get: Get, *values: Any, num_workers: int = 2) -> Any:
