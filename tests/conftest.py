@@ -29,6 +29,7 @@ import pytest
 
 import dask_mars
 from dask_mars import Runtime
+from dask_mars.client import at_once
 from dask_mars.engine import early
 from dask_mars.engine.engine import Engine
 from dask_mars.engine.spill_writer import SpillWriter
@@ -40,6 +41,8 @@ from dask_mars.protocol.locks import InterprocessLock
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 early.end()
+# The engine is tested with small graphs.
+at_once._MOST_CHUNKS = 0
 
 _update_defaults = dask.config.update_defaults
 

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import dask
 
 from dask_mars import config, gc_control
+from dask_mars.client.at_once import compute_at_once, is_small
 from dask_mars.client.callbacks import CallbackObserver, CountingObserver, as_tasks, only_count, without_values
-from dask_mars.client.computation import GraphComputation
+from dask_mars.client.computation import FRAMES_LIMIT_BYTES, GraphComputation
 from dask_mars.client.records import Record, Records
 from dask_mars.client.request import Options, Request
 from dask_mars.client.tracking import EngineSource
 from dask_mars.dask_api.core import local_callbacks, nested_get
 from dask_mars.engine.engine import Engine
 from dask_mars.engine.graph_run import GraphRun
+from dask_mars.engine.listeners import listeners
 from dask_mars.errors import SavedChunkLost
 from dask_mars.graph.chunks import ChunkGraph, Key, flatten
 from dask_mars.optimize.defaults import engine_options
@@ -215,6 +217,10 @@ class EngineBackend(GraphBackend):
         if rerun is None:
             rerun = bool(dask.config.get("rerun_exceptions_locally", False))
         engine, workers = self._engine_for(options.num_workers), options.num_workers
+        if self._is_at_once(work, engine):
+            compute_at_once(work.graph, record.raise_if_cancelled)
+            if not work.computes:
+                return dict(_known_values(work))
 
         def started(run: GraphRun) -> None:
             stop = partial(engine.cancel_graph, run.id, _PATIENCE_S)
@@ -225,3 +231,12 @@ class EngineBackend(GraphBackend):
             engine, work.graph, work.observer, workers, options.retries, rerun, note=record.note, saver=saver
         )
         return computation.results(work.request.persist, started)
+
+    def _is_at_once(self, work: Work, engine: Engine) -> bool:
+        """Return whether to compute a graph in this thread."""
+        request, settings = work.request, engine.settings
+        is_watched = work.observer is not None or work.session is not None or bool(listeners.active)
+        is_special = request.persist or request.record is not None or request.options.retries or settings.retries
+        if is_watched or is_special or not settings.starts_in_threads:
+            return False
+        return is_small(work.graph, with_frames=settings.memory_limit >= FRAMES_LIMIT_BYTES)

@@ -48,7 +48,7 @@ _RELEASE_S = 2.0
 #: Divisor of a worker's share of the memory limit: threads compute no larger chunks.
 _CHUNK_SHARE = 16
 #: Smallest memory limit for frames in threads, in bytes. Frames declare no sizes, so there must be ample room.
-_FRAMES_LIMIT_BYTES = 1 << 33
+FRAMES_LIMIT_BYTES = 1 << 33
 
 
 def run_graph(
@@ -125,7 +125,7 @@ class GraphComputation:
             self._why_processes = self._find_why_processes(bool(unrepeatable))
         is_library_code = are_threads_wanted and not self._why_processes
         if copied_bytes and not (is_library_code or unrepeatable) and engine.lends and not self._defers:
-            most_bytes, frames = self._most_chunk_bytes, engine.settings.memory_limit >= _FRAMES_LIMIT_BYTES
+            most_bytes, frames = self._most_chunk_bytes, engine.settings.memory_limit >= FRAMES_LIMIT_BYTES
             self._lent = lent_chunks(graph, copied_bytes, most_bytes, frames)
             in_client |= self._lent.chunks
             # Other chunks read in place, and need no measurement of the memory that is left for copies.
@@ -165,8 +165,8 @@ class GraphComputation:
             return origin.other
         self._modules = origin.modules
         # Threads have no quotas.
-        if limit_bytes < _FRAMES_LIMIT_BYTES and any(name.startswith(FRAMES) for name in origin.modules):
-            return f"threads compute dataframes from a memory limit of {format_bytes(_FRAMES_LIMIT_BYTES)} on"
+        if limit_bytes < FRAMES_LIMIT_BYTES and any(name.startswith(FRAMES) for name in origin.modules):
+            return f"threads compute dataframes from a memory limit of {format_bytes(FRAMES_LIMIT_BYTES)} on"
         sizes = DeclaredSizes(graph)
         largest_bytes, most_bytes = (
             max((sizes[chunk] or 0 for chunk in range(len(graph))), default=0),
