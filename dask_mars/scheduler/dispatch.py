@@ -230,7 +230,7 @@ class Dispatcher:
             if (cost := costs.get(operand)) is None:
                 cost = costs[operand] = admission.cost(graph, chunk)
             left = 0 if follows or ready is not queues.ready else len(ready)
-            if worker.dispatched and self.workforce.has_enough(worker, cost[0], left):
+            if worker.dispatched and self.workforce.has_enough(worker, plan, cost[0], left):
                 break
             if (demand := admission.demand(graph, chunk, cost)) is not None:
                 if not admission.has_room(graph, chunk, demand):

@@ -8,11 +8,14 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Collection
+from itertools import islice
 
 from dask_mars.scheduler.events import GraphPlan
 
 #: Duration of a chunk beside which the time for handing it over is short, in seconds.
 _LONG_S = 0.001
+#: Maximum number of workers among which the last chunks are balanced: to look at all would take too long.
+_MOST_BALANCED = 16
 #: Load in seconds, number of dispatched chunks and id of a worker that may take chunks.
 Place = tuple[float, int, int]
 
@@ -143,23 +146,27 @@ class Workforce:
             return self._places
         return [place for place in self._places if self._accepts(self.by_id[place[2]], plan)]
 
-    def has_enough(self, worker: Worker, cost_s: float, left: int) -> bool:
+    def has_enough(self, worker: Worker, plan: GraphPlan, cost_s: float, left: int) -> bool:
         """Return whether a busy worker takes no further chunk, given how many READY ones are left, 0 for many."""
         if worker.load_s + cost_s > self._window_s:
             return True
-        if cost_s < _LONG_S or not 0 < left < len(self.by_id):
+        if cost_s < _LONG_S or not 0 < left < min(len(self.by_id), _MOST_BALANCED):
             return False
         # The last ones go to the workers that are free first, but for silent ones, which may have a long chunk.
         end_s = worker.last_report_s + worker.load_s
-        earlier = [
-            other
-            for other in self.by_id.values()
-            if other.dispatched
-            # Loads from before an operand was measured are guesses.
-            and other.last_report_s + min(other.load_s, len(other.dispatched) * cost_s) < end_s
-            and other.last_report_s + self._silence_s > self.now_s
-        ]
-        return left <= len(earlier)
+        for other in islice(self.by_id.values(), _MOST_BALANCED):
+            if (
+                other is not worker
+                and other.dispatched
+                # Loads from before an operand was measured are guesses.
+                and other.last_report_s + min(other.load_s, len(other.dispatched) * cost_s) < end_s
+                and other.last_report_s + self._silence_s > self.now_s
+                and self._accepts(other, plan)
+            ):
+                left -= 1
+                if not left:
+                    return True
+        return False
 
     def next_position(self, places: list[Place], position: int, ids: Collection[int]) -> int:
         """Return the first position of one of the given workers, from a position on; the end if there is none."""

@@ -355,6 +355,14 @@ def test_the_last_chunks_are_not_left_to_a_silent_worker():
     assert machine.finish(0, 0, seconds=0.009) == [Run(0, 1, [2, 3])]
 
 
+def test_the_last_chunks_are_not_left_to_workers_that_may_not_take_them():
+    machine = CheckedMachine(workers=3, window_s=0.02, silence_s=0.05)
+    machine.submit(*[()] * 3, worker_limit=1)
+    machine.submit(*[()] * 2, graph=2)
+    machine.now_s += 0.009
+    assert machine.finish(0, 0, seconds=0.009) == [Run(0, 1, [1, 2])]
+
+
 def test_two_graphs_alternate():
     machine = CheckedMachine(workers=0)
     machine.submit(*[()] * 3, graph=1)
