@@ -31,7 +31,7 @@ class _Default:
         self._runtime: Runtime | None = None
         #: A second runtime, for calls that request more workers than the default has.
         self._larger: Runtime | None = None
-        #: Former larger runtimes that still have persisted data.
+        #: Former larger runtimes that still compute or have persisted data.
         self._replaced: list[Runtime] = []
 
     @property
@@ -59,7 +59,9 @@ class _Default:
                         self._replaced.append(self._larger)
                     self._larger = Runtime(num_workers)
                 runtime = self._larger
-            for replaced in [other for other in self._replaced if not other.has_persisted]:
+            # Another call may compute there, or be about to.
+            is_alone = len(self.records.live()) <= 1
+            for replaced in [other for other in self._replaced if is_alone and not other.has_persisted]:
                 replaced.close()
                 self._replaced.remove(replaced)
             return runtime.engine()

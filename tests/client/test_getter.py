@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import random
+import threading
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
@@ -411,6 +412,33 @@ def test_more_workers_than_the_default_has(runtime: Runtime) -> None:
         larger, _default._larger = _default._larger, None
         larger.close()
     assert len(runtime.engine().worker_pids()) == 2
+
+
+def test_a_runtime_that_computes_is_not_replaced_by_a_larger_one() -> None:
+    # Their tasks cannot be pickled, and run in this process without workers.
+    begun, let_go, values = threading.Event(), threading.Event(), []
+
+    def wait(number: int) -> int:
+        begun.set()
+        return number if let_go.wait(30) else -1
+
+    def compute(number: int, workers: int) -> Any:
+        return dask.delayed(wait)(number).compute(scheduler=dask_mars.get, num_workers=workers)
+
+    try:
+        first = threading.Thread(target=lambda: values.append(compute(1, 3)))
+        first.start()
+        assert begun.wait(30)
+        assert dask.delayed(lambda: begun.is_set())().compute(scheduler=dask_mars.get, num_workers=4)
+        let_go.set()
+        first.join(30)
+        assert values == [1]
+        assert compute(2, 4) == 2
+        assert _default._replaced == []
+    finally:
+        let_go.set()
+        larger, _default._larger = _default._larger, None
+        larger.close()
 
 
 def test_options_of_other_schedulers_are_ignored(get: Get) -> None:
