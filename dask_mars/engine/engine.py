@@ -104,7 +104,8 @@ class Engine:
         def command() -> None:
             self._registry.sender.add_context(*context)
             self._runs[run.id] = run
-            if run.copied_bytes and not self._loop.workforce.has_threads():
+            workforce = self._loop.workforce
+            if run.copied_bytes and (workforce.pids() or not workforce.has_threads()):
                 # Values in the user's process leave less room for copies of them, which threads do not make.
                 self._loop.memory.measure()
             self._loop.post(GraphSubmitted(run.id, run.plan))

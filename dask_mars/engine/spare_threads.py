@@ -26,10 +26,12 @@ class SpareThreads:
 
     def give_back(self, size: int, pool: ThreadPoolExecutor) -> None:
         """Keep a pool without tasks, unless there is one."""
-        if self._is_closed or self._pools:
+        if self._pools:
             pool.shutdown()
         else:
             self._pools.append((size, pool))
+        if self._is_closed:
+            self.close()
 
     def close(self) -> None:
         """End the threads."""

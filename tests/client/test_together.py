@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dask_mars.client.together import Key, Together
+from dask_mars.engine.spare_threads import SpareThreads
 from tests.conftest import busy_client_threads
 
 PATIENCE_S = 30
@@ -113,3 +114,13 @@ def test_what_has_not_begun_never_does() -> None:
     for thread in busy_client_threads():
         thread.join(PATIENCE_S)
     assert begun == [0]
+
+
+def test_threads_end_that_are_given_back_to_a_closed_engine() -> None:
+    spare = SpareThreads()
+    pool = spare.take(2)
+    pool.submit(int).result(PATIENCE_S)
+    spare.close()
+    spare.give_back(2, pool)
+    assert not any(thread.is_alive() for thread in pool._threads)
+    assert spare._pools == []

@@ -214,3 +214,15 @@ def test_listeners_hear_what_was_measured():
     assert listener.in_use_bytes
     assert all(size > MIB for size in listener.in_use_bytes)
     assert listener.known == listener.in_use_bytes
+
+
+def test_memory_is_measured_before_processes_beside_a_thread_get_copies(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+):
+    loop, numbers = runtime.start().engine()._loop, np.ones(1 << 17)
+    assert eventually(lambda: len(loop.workforce.pids()) == 2, 20)
+    measured = []
+    monkeypatch.setattr(loop.workforce, "has_threads", lambda: True)
+    monkeypatch.setattr(loop.memory, "measure", lambda asked_bytes=0: measured.append(asked_bytes))
+    assert (da.from_array(numbers, chunks=1 << 16) + 1).compute(scheduler=runtime.get).sum() == 2 * numbers.size
+    assert measured
