@@ -142,6 +142,12 @@ def test_xarray_has_the_chunk_manager_of_the_program() -> None:
         managers.cache_clear()
 
 
+def test_xarrays_registry_of_chunk_managers_may_be_another_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = pytest.importorskip("xarray.namedarray.parallelcompat")
+    monkeypatch.setattr(registry, "list_chunkmanagers", dict)
+    assert Context().losses() == []
+
+
 def test_filters_of_a_librarys_warnings_wait_for_its_import(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
