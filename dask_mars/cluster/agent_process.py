@@ -192,7 +192,15 @@ async def _restart(nanny: Nanny, worker_class: Any, memory_limit: int | None) ->
         return
     # The nanny keeps what describes its process over restarts.
     process.Worker, process.worker_kwargs["memory_limit"] = worker_class, memory_limit
-    outcome = await nanny.restart(timeout=_RESTART_S, reason=TAKE_OVER)
-    if outcome != "OK":
-        said = outcome.get("exception_text", outcome) if isinstance(outcome, dict) else outcome
-        raise RuntimeError(f"the worker of {nanny.address} could not be restarted: {said}")
+    try:
+        # The nanny cancels requests when it closes.
+        await asyncio.wait_for(asyncio.shield(asyncio.ensure_future(_replace_worker(nanny))), _RESTART_S)
+    except Exception as error:
+        raise RuntimeError(f"the worker of {nanny.address} could not be restarted: {error!r}") from error
+
+
+async def _replace_worker(nanny: Nanny) -> None:
+    """End a nanny's worker, and start another unless the nanny closes; `Nanny.restart` would leave one behind."""
+    await nanny.kill(reason=TAKE_OVER)
+    if nanny.status is Status.running:
+        await nanny.instantiate()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import pkgutil
+import time
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import dask
 from distributed import Client, SpecCluster
+from distributed.comm import CommClosedError
 
 from dask_mars import units
 from dask_mars.cluster.admission import workers_of
@@ -29,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 #: Longest wait for workers that restart, in seconds.
 _RESTART_S = 300.0
+#: Longest wait for workers that restart without Dask waiting for them, and poll interval, in seconds.
+_UNHEARD_S, _POLL_S = 60.0, 0.1
 _VERSION = "dask_mars.version:__version__"
 
 
@@ -50,11 +54,17 @@ class TakenCluster:
             return
         self._is_taken = False
         switch_back(self._client)
-        _warn_of_results(client, workers_of(client), is_agent=True)
+        workers = workers_of(client)
+        _warn_of_results(client, workers, is_agent=True)
+        agents = {address for address, told in workers.items() if MARK in told}
+        all_answer = True
         for plugin, nanny in ((ATTACH, False), (TAKE_OVER, True)):
             # Another client may have given the cluster back; a worker that closes has no plugin any more.
-            with contextlib.suppress(ValueError, KeyError, OSError), _patient_managers():
-                client.unregister_worker_plugin(plugin, nanny=nanny)
+            with contextlib.suppress(ValueError, KeyError, OSError):
+                all_answer &= _all_answer(client.unregister_worker_plugin, plugin, nanny=nanny)
+        if not all_answer:
+            with contextlib.suppress(OSError):
+                _wait_while(lambda: agents & workers_of(client).keys())
         _start_missing(client)
 
     def __enter__(self) -> TakenCluster:
@@ -108,16 +118,17 @@ def take_over(client: Client) -> TakenCluster:
     if client.asynchronous:
         raise ValueError("take_over waits for the workers, and needs a Client that is not asynchronous")
     client = latest(client)
-    workers = workers_of(client)
-    stock = {address: told for address, told in workers.items() if MARK not in told}
-    _check_packages(client, {address: told["nanny"] for address, told in stock.items()})
-    _warn_of_results(client, workers, is_agent=False)
+    stock = _check_packages(client)
+    _warn_of_results(client, workers_of(client), is_agent=False)
     _install_on_scheduler(client)
     counts = Counter(map(_host_of, stock))
     try:
-        client.register_plugin(AttachAgents(counts))
-        with _patient_managers():
-            client.register_plugin(StartAgents(counts))
+        all_answer = _all_answer(client.register_plugin, AttachAgents(counts))
+        all_answer &= _all_answer(client.register_plugin, StartAgents(counts))
+        if not all_answer:
+            _wait_while(lambda: _not_taken(client, stock)[1])
+        # Those that have just died come back.
+        _wait_while(lambda: stock and not any(_not_taken(client, stock)))
         _check_agents(client, stock)
         _start_missing(client)
     except BaseException as error:
@@ -138,6 +149,22 @@ def _patient_managers() -> Any:
     return dask.config.set({"distributed.deploy.lost-worker-timeout": _RESTART_S})
 
 
+def _all_answer(tell: Callable[..., Any], *args: Any, **options: Any) -> bool:
+    """Tell all workers of a plugin; return False if one closes, so that Dask does not wait for the others."""
+    try:
+        with _patient_managers():
+            tell(*args, **options)
+    except CommClosedError:
+        return False
+    return True
+
+
+def _wait_while(is_pending: Callable[[], Any]) -> None:
+    end_s = time.monotonic() + _UNHEARD_S
+    while is_pending() and time.monotonic() < end_s:
+        time.sleep(_POLL_S)
+
+
 def _start_missing(client: Client) -> None:
     """Let the cluster's manager start workers that it gave up as lost while they restarted.
 
@@ -151,15 +178,25 @@ def _refusal(client: Client, reason: str) -> CannotTakeOver:
     return CannotTakeOver(client.scheduler.address, reason)
 
 
-def _check_packages(client: Client, nannies: Mapping[str, str | None]) -> None:
-    """Raise if dask_mars cannot be imported by the nannies of workers, or by workers without one."""
+def _check_packages(client: Client) -> list[str]:
+    """Return stock workers; raise if their nannies, or those without a nanny, cannot import dask_mars."""
+    nannies = {address: told["nanny"] for address, told in workers_of(client).items() if MARK not in told}
     found: dict[str, Any] = {}
     for nanny in (True, False):
         # A function of the standard library: the hosts may lack ours.
         asked = [address for address, its in nannies.items() if bool(its) is nanny]
         if asked:
-            found |= client.run(pkgutil.resolve_name, _VERSION, nanny=nanny, workers=asked, on_error="return")
-    failed = {address: error for address, error in found.items() if isinstance(error, BaseException)}
+            try:
+                found |= client.run(pkgutil.resolve_name, _VERSION, nanny=nanny, workers=asked, on_error="return")
+            except KeyError:
+                # A worker has gone, and the scheduler no longer knows its nanny.
+                return _check_packages(client)
+    there = workers_of(client)
+    failed = {
+        address: error
+        for address, error in found.items()
+        if isinstance(error, BaseException) and not isinstance(error, CommClosedError) and address in there
+    }
     if failed:
         address, error = min(failed.items())
         raise _refusal(
@@ -169,6 +206,7 @@ def _check_packages(client: Client, nannies: Mapping[str, str | None]) -> None:
             f"client.register_plugin(distributed.PipInstall(['dask-mars=={__version__}'])), or with "
             "distributed.diagnostics.plugin.UploadDirectory for a directory that contains it",
         )
+    return [*nannies]
 
 
 def _install_on_scheduler(client: Client) -> None:
@@ -181,16 +219,22 @@ def _install_on_scheduler(client: Client) -> None:
         logger.info("the scheduler at %s stays stock: %s", client.scheduler.address, error)
 
 
-def _check_agents(client: Client, stock: Collection[str]) -> None:
-    """Warn about stock workers that have not become agents, given their old addresses; raise if all are such."""
+def _not_taken(client: Client, stock: Collection[str]) -> tuple[Collection[Any], list[Mapping[str, Any]]]:
+    """Return the agents, and what tells of stock workers that have not become such, given their old addresses."""
     workers = workers_of(client)
     agents = agents_among(workers)
     names = {agent.name for agent in agents}
-    others = _described(
+    return agents, [
         told
         for address, told in workers.items()
         if address in stock and MARK not in told and agent_name(told["name"]) not in names
-    )
+    ]
+
+
+def _check_agents(client: Client, stock: Collection[str]) -> None:
+    """Warn about stock workers that have not become agents, given their old addresses; raise if all are such."""
+    agents, stayed = _not_taken(client, stock)
+    others = _described(stayed)
     if stock and not agents:
         if not others:
             raise RuntimeError("none came back: what manages them, as dask-gateway, ends workers that restart")

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 import warnings
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ import dask
 import dask.array as da
 import pytest
 from distributed import Client, LocalCluster, Status, Worker
+from distributed.comm import CommClosedError
 from distributed.utils_test import gen_test
 
 import dask_mars
@@ -133,6 +135,34 @@ def test_workers_that_their_cluster_gave_up_are_started_again(private_tmp):
         assert eventually(lambda: not agents(client) and {told["name"] for told in workers(client)} == {0, 1})
 
 
+def test_workers_that_close_meanwhile(monkeypatch, private_tmp):
+    def close_while(tell, *args, **options):
+        is_there.append(1)
+        if len(is_there) % 2:
+            tell(*args, **options)
+            raise CommClosedError("a worker has closed")
+        return tell(*args, **options)
+
+    is_there: list[int] = []
+    with (
+        LocalCluster(n_workers=1, processes=False, **LOCAL) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        run = client.run
+
+        def run_once_a_worker_has_gone(*args, **options):
+            monkeypatch.setattr(client, "run", run)
+            raise KeyError("tcp://127.0.0.1:1")
+
+        monkeypatch.setattr(client, "run", run_once_a_worker_has_gone)
+        for name in ("register_plugin", "unregister_worker_plugin"):
+            monkeypatch.setattr(client, name, partial(close_while, getattr(client, name)))
+        with dask_mars.take_over(client):
+            assert agents(client) == {"0-mars"}
+        assert not agents(client)
+        assert len(is_there) == 5
+
+
 def test_a_client_is_switched_until_it_gives_back(cluster):
     with Client(cluster) as client, Client(cluster, set_as_default=False) as other:
         assert not is_switched(client)
@@ -222,17 +252,24 @@ async def test_only_synchronous_clients_are_taken():
 class FakeNanny:
     """What the plugin knows of a nanny."""
 
-    def __init__(self, memory_limit: int | None, outcome: Any = "OK", worker_class: Any = Worker) -> None:
+    def __init__(
+        self, memory_limit: int | None, error: Exception | None = None, worker_class: Any = Worker
+    ) -> None:
         self.ip, self.address, self.status = "10.0.0.1", "tcp://10.0.0.1:1", Status.running
         self.Worker = worker_class
         self.memory_manager = SimpleNamespace(memory_limit=memory_limit, memory_terminate_fraction=0.95)
         self.process = SimpleNamespace(Worker=worker_class, worker_kwargs={"memory_limit": memory_limit})
-        self.outcome = outcome
+        self.error, self.closes = error, False
         self.restarts: list[tuple[Any, int | None]] = []
 
-    async def restart(self, timeout: float, reason: str) -> Any:
+    async def kill(self, reason: str) -> None:
+        if self.closes:
+            self.status = Status.closing
+
+    async def instantiate(self) -> None:
         self.restarts.append((self.process.Worker, self.process.worker_kwargs["memory_limit"]))
-        return self.outcome
+        if self.error is not None:
+            raise self.error
 
 
 @gen_test()
@@ -258,6 +295,10 @@ async def test_nannies_that_start_or_close_do_not_restart_anything():
     nanny.process, nanny.status = process, Status.closing
     await plugin.teardown(nanny)
     assert not nanny.restarts
+    # Its cluster is scaled down meanwhile.
+    nanny.status, nanny.closes = Status.running, True
+    await plugin.setup(nanny)
+    assert not nanny.restarts
 
 
 @gen_test()
@@ -270,6 +311,6 @@ async def test_workers_of_another_class_stay():
 
 @gen_test()
 async def test_a_nanny_whose_agent_does_not_start_says_why():
-    for outcome, said in (("timed out", "timed out"), ({"exception_text": "OSError('full')"}, "full")):
-        with pytest.raises(RuntimeError, match=said):
-            await StartAgents({}).setup(FakeNanny(100, outcome))
+    for error in (TimeoutError("late"), OSError("full")):
+        with pytest.raises(RuntimeError, match=str(error)):
+            await StartAgents({}).setup(FakeNanny(100, error))
