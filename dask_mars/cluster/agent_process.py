@@ -29,8 +29,10 @@ logger = logging.getLogger("distributed.dask_mars")
 
 #: Longest time for a nanny to replace its worker, in seconds.
 _RESTART_S = 120.0
-#: Time for a nanny to end its worker once its scheduler has told it to, in seconds.
+#: Time for a worker to end once its scheduler has told it, or its nanny, to do so, in seconds.
 _HEARD_S = 3.0
+#: Statuses of a worker that does not close.
+_STAYS = (Status.running, Status.paused)
 #: Nannies of agents that were stock workers, their memory limits, and shares at which they would end a worker.
 _before: weakref.WeakKeyDictionary[Nanny, tuple[int | None, float | bool]] = weakref.WeakKeyDictionary()
 
@@ -107,11 +109,19 @@ class _GoBack(WorkerPlugin):  # type: ignore[misc]
 
     def setup(self, worker: Worker) -> None:
         """Look once the agent has the plugins of its scheduler."""
-        worker.loop.add_callback(_ask_nanny, worker, False, "plugin_remove", name=TAKE_OVER)
+        worker.loop.add_callback(_ask_nanny, worker, False, "run", function=dumps(_go_back))
+
+
+async def _go_back(dask_worker: Nanny) -> None:
+    # The nanny may have heard of it by now.
+    if TAKE_OVER in dask_worker.plugins:
+        await dask_worker.plugin_remove(name=TAKE_OVER)
 
 
 class AttachAgents(WorkerPlugin):  # type: ignore[misc]
     """Starts an agent beside each stock worker without a nanny, in its process, until the worker closes.
+
+    It starts another if that one ends: an adaptive cluster counts both, and may retire only the agent.
 
     The worker goes on with what goes Dask's way, but for its resources, which the agent takes. Registered as long
     as a cluster is taken over: before `StartAgents`, and removed before it.
@@ -137,9 +147,12 @@ class AttachAgents(WorkerPlugin):  # type: ignore[misc]
             )
             return
         self._resources = dict(worker.state.total_resources)
+        await self._start(worker)
+
+    async def _start(self, worker: Worker) -> None:
         # Agents would get each other's results unserialized.
         is_in_process = worker.address.startswith("inproc")
-        self._agent = start_agent(
+        self._agent = agent = start_agent(
             worker.scheduler.address,
             name=agent_name(worker.name),
             nthreads=worker.state.nthreads,
@@ -151,9 +164,19 @@ class AttachAgents(WorkerPlugin):  # type: ignore[misc]
             protocol="tcp" if is_in_process else worker.address.partition("://")[0],
             dashboard=False,
         )
-        await self._agent
+        await agent
         if self._resources:
             await worker.set_resources(**dict.fromkeys(self._resources, 0))
+        worker.loop.add_callback(self._start_another, worker, agent)
+
+    async def _start_another(self, worker: Worker, agent: MarsWorker) -> None:
+        await agent.finished()
+        # The worker may close just after its agent, as when their scheduler ends.
+        for wait_s in (0, _HEARD_S):
+            await asyncio.sleep(wait_s)
+            if ATTACH not in worker.plugins or worker.status not in _STAYS:
+                return
+        await self._start(worker)
 
     async def teardown(self, worker: Worker) -> None:
         """End the agent, after its results have moved to other workers."""
@@ -163,7 +186,7 @@ class AttachAgents(WorkerPlugin):  # type: ignore[misc]
 
     async def _leave(self, agent: MarsWorker, worker: Worker) -> None:
         await agent.leave(ATTACH)
-        if self._resources and worker.status in (Status.running, Status.paused):
+        if self._resources and worker.status in _STAYS:
             await worker.set_resources(**self._resources)
 
 
@@ -178,7 +201,7 @@ async def _ask_nanny(worker: Worker, is_taken: bool, operation: str, **arguments
     await worker
     # If the nanny has heard of it from the scheduler, the worker ends before this.
     await asyncio.sleep(_HEARD_S)
-    if (ATTACH in worker.plugins) is is_taken:
+    if (ATTACH in worker.plugins) is is_taken and worker.status in _STAYS:
         with contextlib.suppress(OSError):
             async with worker.rpc(worker.nanny) as nanny:
                 await getattr(nanny, operation)(**arguments)

@@ -58,8 +58,8 @@ class TakenCluster:
         _warn_of_results(client, workers, is_agent=True)
         agents = {address for address, told in workers.items() if MARK in told}
         all_answer = True
-        for plugin, nanny in ((ATTACH, False), (TAKE_OVER, True)):
-            # Another client may have given the cluster back; a worker that closes has no plugin any more.
+        for plugin, nanny in _plugins(client):
+            # Another client may give the cluster back meanwhile; a worker that closes has no plugin any more.
             with contextlib.suppress(ValueError, KeyError, OSError):
                 all_answer &= _all_answer(client.unregister_worker_plugin, plugin, nanny=nanny)
         if not all_answer:
@@ -147,6 +147,22 @@ def _host_of(address: str) -> str:
 def _patient_managers() -> Any:
     """Let cluster objects of this process wait for workers that restart; they would close their nannies."""
     return dask.config.set({"distributed.deploy.lost-worker-timeout": _RESTART_S})
+
+
+def _plugins(client: Client) -> list[tuple[str, bool]]:
+    """Return our plugins of workers and nannies which the scheduler has, or all if it does not say.
+
+    It logs errors for others: another client may have given the cluster back.
+    """
+    ours = [(ATTACH, False), (TAKE_OVER, True)]
+    try:
+        # A lambda arrives where dask_mars is missing, too.
+        had = client.run_on_scheduler(
+            lambda dask_scheduler: [*dask_scheduler.worker_plugins, *dask_scheduler.nanny_plugins]
+        )
+    except Exception:
+        return ours
+    return [(name, nanny) for name, nanny in ours if name in had]
 
 
 def _all_answer(tell: Callable[..., Any], *args: Any, **options: Any) -> bool:

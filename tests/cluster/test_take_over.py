@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import operator
 import os
@@ -21,9 +22,10 @@ from distributed.utils_test import gen_test
 
 import dask_mars
 from dask_mars import config
+from dask_mars.cluster import agent_process
 from dask_mars.cluster import take_over as module
-from dask_mars.cluster.agent_process import _HEARD_S, StartAgents, start_taken_agent
-from dask_mars.cluster.marks import MARK
+from dask_mars.cluster.agent_process import _HEARD_S, StartAgents, _go_back, start_taken_agent
+from dask_mars.cluster.marks import MARK, TAKE_OVER
 from dask_mars.cluster.runtime import ClusterRuntime
 from dask_mars.errors import CannotTakeOver, NoAgents
 from tests.conftest import eventually
@@ -176,7 +178,8 @@ def test_a_client_is_switched_until_it_gives_back(cluster):
             assert not is_switched(client)
 
 
-def test_workers_without_nannies_get_agents_beside_them(private_tmp):
+def test_workers_without_nannies_get_agents_beside_them(monkeypatch, private_tmp, caplog):
+    monkeypatch.setattr(agent_process, "_HEARD_S", 0)
     x = da.random.default_rng(1).random((40, 40), chunks=20)
     expected = x.sum().compute(scheduler="sync")
     options = {"memory_limit": "1 GiB", "resources": {"GPU": 1}, "processes": False}
@@ -190,6 +193,11 @@ def test_workers_without_nannies_get_agents_beside_them(private_tmp):
             taken = dask_mars.take_over(client)
         assert agents(client) == {"0-mars"}
         assert {told["name"]: told["resources"]["GPU"] for told in workers(client)} == {0: 0, "0-mars": 1}
+        # As an adaptive cluster does, for which both are workers.
+        client.retire_workers(names=["0-mars"])
+        assert not agents(client)
+        assert eventually(lambda: agents(client) == {"0-mars"})
+        assert [told["resources"]["GPU"] for told in workers(client)] == [0, 1]
         persisted = client.persist(x)
         assert client.compute(persisted.sum()).result() == expected
         assert client.submit(operator.add, scattered, 1).result() == 2
@@ -199,8 +207,11 @@ def test_workers_without_nannies_get_agents_beside_them(private_tmp):
         # Also the stock worker has gone, which would not hear of the end any more.
         assert eventually(lambda: {told["name"] for told in workers(client)} == {0, "0-mars"})
         client.run(pause, workers=[cluster.workers[0].address])
+        again = dask_mars.take_over(client)
         # Nothing restarts, so that nothing is lost.
         taken.give_back()
+        again.give_back()
+        assert not [told for told in caplog.records if told.levelno >= logging.ERROR]
         assert [told["resources"]["GPU"] for told in workers(client)] == [1]
         assert not agents(client)
         client.run(go_on)
@@ -299,6 +310,20 @@ async def test_nannies_that_start_or_close_do_not_restart_anything():
     nanny.status, nanny.closes = Status.running, True
     await plugin.setup(nanny)
     assert not nanny.restarts
+
+
+@gen_test()
+async def test_nannies_go_back_once():
+    nanny, removed = SimpleNamespace(plugins={TAKE_OVER: None}), []
+
+    async def plugin_remove(name):
+        del nanny.plugins[name]
+        removed.append(name)
+
+    nanny.plugin_remove = plugin_remove
+    for _ in range(2):
+        await _go_back(nanny)
+    assert removed == [TAKE_OVER]
 
 
 @gen_test()
