@@ -174,7 +174,7 @@ class AttachAgents(WorkerPlugin):  # type: ignore[misc]
         # The worker may close just after its agent, as when their scheduler ends.
         for wait_s in (0, _HEARD_S):
             await asyncio.sleep(wait_s)
-            if ATTACH not in worker.plugins or worker.status not in _STAYS:
+            if worker.plugins.get(ATTACH) is not self or worker.status not in _STAYS:
                 return
         await self._start(worker)
 

@@ -52,7 +52,6 @@ class TakenCluster:
         client = latest(self._client)
         if not self._is_taken or client.status != "running":
             return
-        self._is_taken = False
         switch_back(self._client)
         workers = workers_of(client)
         _warn_of_results(client, workers, is_agent=True)
@@ -66,6 +65,8 @@ class TakenCluster:
             with contextlib.suppress(OSError):
                 _wait_while(lambda: agents & workers_of(client).keys())
         _start_missing(client)
+        # Only now: after Ctrl-C the next call does the rest.
+        self._is_taken = False
 
     def __enter__(self) -> TakenCluster:
         return self

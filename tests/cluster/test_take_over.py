@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import operator
@@ -24,8 +25,8 @@ import dask_mars
 from dask_mars import config
 from dask_mars.cluster import agent_process
 from dask_mars.cluster import take_over as module
-from dask_mars.cluster.agent_process import _HEARD_S, StartAgents, _go_back, start_taken_agent
-from dask_mars.cluster.marks import MARK, TAKE_OVER
+from dask_mars.cluster.agent_process import _HEARD_S, AttachAgents, StartAgents, _go_back, start_taken_agent
+from dask_mars.cluster.marks import ATTACH, MARK, TAKE_OVER
 from dask_mars.cluster.runtime import ClusterRuntime
 from dask_mars.errors import CannotTakeOver, NoAgents
 from tests.conftest import eventually
@@ -163,6 +164,38 @@ def test_workers_that_close_meanwhile(monkeypatch, private_tmp):
             assert agents(client) == {"0-mars"}
         assert not agents(client)
         assert len(is_there) == 5
+
+
+def test_giving_back_can_be_repeated_after_an_interruption(private_tmp):
+    def interrupt(*args, **options):
+        del client.unregister_worker_plugin
+        raise KeyboardInterrupt
+
+    with (
+        LocalCluster(n_workers=1, processes=False, **LOCAL) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        taken = dask_mars.take_over(client)
+        client.unregister_worker_plugin = interrupt
+        with pytest.raises(KeyboardInterrupt):
+            taken.give_back()
+        taken.give_back()
+        assert not agents(client)
+
+
+@gen_test()
+async def test_an_agent_of_a_later_take_over_is_not_started_twice(monkeypatch):
+    monkeypatch.setattr(agent_process, "_HEARD_S", 0)
+
+    async def start(worker):
+        started.append(worker)
+
+    ours, started = AttachAgents({}), []
+    ours._start = start
+    for plugin, expected in ((AttachAgents({}), 0), (ours, 1)):
+        worker = SimpleNamespace(plugins={ATTACH: plugin}, status=Status.running)
+        await ours._start_another(worker, SimpleNamespace(finished=partial(asyncio.sleep, 0)))
+        assert len(started) == expected
 
 
 def test_a_client_is_switched_until_it_gives_back(cluster):
