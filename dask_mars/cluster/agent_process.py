@@ -14,6 +14,7 @@ import signal
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
+from pickle import dumps
 from typing import TYPE_CHECKING, Any
 
 from distributed import Nanny, NannyPlugin, Status, Worker, WorkerPlugin

@@ -12,7 +12,7 @@ from dask_mars.errors import UnknownDask
 try:
     from distributed._signals import wait_for_signals
     from distributed.client import ClosedClientError, FutureCancelledError, FuturesCancelledError
-    from distributed.comm import connect, get_address_host, get_address_host_port
+    from distributed.comm import CommClosedError, connect, get_address_host, get_address_host_port
     from distributed.core import Status, coerce_to_address
     from distributed.preloading import validate_preload_argv
     from distributed.protocol.serialize import Serialized, serialize

@@ -13,13 +13,12 @@ from typing import Any
 
 import dask
 from distributed import Client, SpecCluster
-from distributed.comm import CommClosedError
 
 from dask_mars import units
 from dask_mars.cluster.admission import workers_of
 from dask_mars.cluster.agent_process import AttachAgents, StartAgents, agent_name
 from dask_mars.cluster.client_methods import switch, switch_back
-from dask_mars.cluster.distributed_api import get_address_host
+from dask_mars.cluster.distributed_api import CommClosedError, get_address_host
 from dask_mars.cluster.marks import ATTACH, MARK, TAKE_OVER
 from dask_mars.cluster.planning import agents_among
 from dask_mars.cluster.preload import Preload

@@ -243,6 +243,7 @@ def test_workers_without_nannies_get_agents_beside_them(monkeypatch, private_tmp
         again = dask_mars.take_over(client)
         # Nothing restarts, so that nothing is lost.
         taken.give_back()
+        caplog.clear()
         again.give_back()
         assert not [told for told in caplog.records if told.levelno >= logging.ERROR]
         assert [told["resources"]["GPU"] for told in workers(client)] == [1]
