@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import logging
 import math
-import pickle
 import signal
 import weakref
 from collections.abc import Mapping
@@ -143,9 +142,7 @@ class AttachAgents(WorkerPlugin):  # type: ignore[misc]
             return
         if worker.nanny:
             # The nanny has not heard of the cluster's take-over if its former worker had just died.
-            worker.loop.add_callback(
-                _ask_nanny, worker, True, "plugin_add", plugin=pickle.dumps(self._start_agents)
-            )
+            worker.loop.add_callback(_ask_nanny, worker, True, "plugin_add", plugin=dumps(self._start_agents))
             return
         self._resources = dict(worker.state.total_resources)
         await self._start(worker)
