@@ -80,6 +80,5 @@ def test_an_error_ends_the_wait_for_others(get: Get) -> None:
         compute(get, dask.delayed(hold)(), dask.delayed(fail)())
     assert begun.is_set()
     let_go.set()
-    for thread in threading.enumerate():
-        if thread.name.startswith("dask-mars-client"):
-            thread.join(PATIENCE_S)
+    for thread in busy_client_threads():
+        thread.join(PATIENCE_S)
