@@ -18,8 +18,8 @@ from typing import Any
 #: Maximum seconds for which a fork waits for imports.
 _LONGEST_S = 10.0
 _POLL_S = 0.001
-#: Packages of which computations import modules on their own.
-_PACKAGES = frozenset({"cloudpickle", "dask", "dask_mars", "numpy", "psutil"})
+#: Packages of which computations import modules on their own, and those of Python that these import.
+_PACKAGES = frozenset({"cloudpickle", "dask", "dask_mars", "numpy", "psutil"}) | sys.stdlib_module_names
 
 
 def is_importing(module: object) -> bool:
