@@ -8,16 +8,16 @@ import sys
 import time
 from collections.abc import Callable
 
-from dask_mars.client.lending import Lent
+from dask_mars.client.lending import Lent, names_of
 from dask_mars.client.local_tasks import raised_by
-from dask_mars.graph.callables import full_name, package_of
-from dask_mars.graph.chunks import DATA, ChunkGraph, DeclaredSizes, Operand
+from dask_mars.graph.callables import package_of
+from dask_mars.graph.chunks import DATA, ChunkGraph, DeclaredSizes
 from dask_mars.lazy_numpy import np
 from dask_mars.optimize.library_code import FRAMES, code_origin
 from dask_mars.protocol import tracebacks
 from dask_mars.store.store import bytes_to_store
 
-#: Maximum number of chunks, and of declared bytes of a result; bytes from which the graph's data are not small.
+#: Maximum number of chunks, and of declared bytes of all results; bytes from which the graph's data are not small.
 _MOST_CHUNKS, _MOST_RESULT_BYTES, _MOST_BYTES = 64, 16 << 20, 4 << 20
 #: Time after which the engine gets the chunks that are left; that of a chunk that is better left to it; and number
 #: of computations after which that is known, as the first ones of a process load code.
@@ -25,7 +25,6 @@ _TIME_S, _SLOW_S, _KNOWN = 0.01, 0.003, 3
 
 #: By functions of operands: number of computations in which a chunk was slow, and none was quick.
 _slow: dict[tuple[str, ...], float] = {}
-
 
 #: Types of results that hold nothing of the user's arrays, besides arrays of numbers and pandas' objects.
 _SCALARS = (int, float, complex, str, bytes, type(None))
@@ -39,12 +38,15 @@ def is_small(graph: ChunkGraph, with_frames: bool) -> bool:
         return False
     if sum(map(bytes_to_store, graph.values.values())) >= _MOST_BYTES:
         return False
+    chunks = [chunk for chunk, operand in enumerate(graph.operand_of) if operand != DATA]
+    # Sources may take as long as a file or a network does.
+    if not all(graph.inputs[chunk] for chunk in chunks):
+        return False
     sizes = DeclaredSizes(graph)
-    for chunk, operand in enumerate(graph.operand_of):
-        # Sources may take as long as a file or a network does.
-        if operand != DATA and (not graph.inputs[chunk] or (sizes[chunk] or 0) > _MOST_RESULT_BYTES):
-            return False
-    if _slow and any(_slow.get(_names(operand), 0) >= _KNOWN for operand in graph.operands):
+    # All results stay until the end, and no account knows of them.
+    if sum([sizes[chunk] or 0 for chunk in chunks]) > _MOST_RESULT_BYTES:
+        return False
+    if _slow and any(_slow.get(names_of(operand), 0) >= _KNOWN for operand in graph.operands):
         return False
     origin = code_origin(graph)
     return not origin.other and (with_frames or not any(name.startswith(FRAMES) for name in origin.modules))
@@ -69,7 +71,7 @@ def compute_at_once(graph: ChunkGraph, check: Callable[[], None]) -> None:
             raise
         is_slow = time.perf_counter() - began_s > _SLOW_S
         if is_slow or _slow:
-            names = _names(graph.operands[operand])
+            names = names_of(graph.operands[operand])
             if not is_slow:
                 # The others had to wait, or to load code.
                 _slow[names] = -math.inf
@@ -88,7 +90,3 @@ def _is_plain(value: object) -> bool:
         return not value.dtype.hasobject
     # Before pandas 3, parts of a frame change with it.
     return package_of(type(value)) == "pandas" and int(sys.modules["pandas"].__version__.partition(".")[0]) >= 3
-
-
-def _names(operand: Operand) -> tuple[str, ...]:
-    return tuple(map(full_name, operand.functions))

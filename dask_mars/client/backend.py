@@ -237,6 +237,6 @@ class EngineBackend(GraphBackend):
         request, settings = work.request, engine.settings
         is_watched = work.observer is not None or work.session is not None or bool(listeners.active)
         is_special = request.persist or request.record is not None or request.options.retries or settings.retries
-        if is_watched or is_special or not settings.starts_in_threads:
+        if is_watched or is_special or not engine.lends:
             return False
         return is_small(work.graph, with_frames=settings.memory_limit >= FRAMES_LIMIT_BYTES)

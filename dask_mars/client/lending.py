@@ -75,7 +75,7 @@ class Lent:
             operand = self._graph.operands[operand_id]
         elif operand is None:
             operand = self._operands[operand_id] = made_fast(self._graph.operands[operand_id])
-        names = _names(self._graph.operands[operand_id])
+        names = names_of(self._graph.operands[operand_id])
         # What only combines results takes too little time to be measured.
         is_counted = self._is_measured and not (
             losses.are_settled(names) or self._graph.values.keys().isdisjoint(self._graph.inputs[chunk])
@@ -100,7 +100,7 @@ def lent_chunks(graph: ChunkGraph, copied_bytes: Mapping[int, int], most_bytes: 
     """Return the chunks of library code that read the user's memory and results of such, and return less."""
     known = library_chunks(graph, _small_chunks(graph, copied_bytes, most_bytes), frames)
     operands = {graph.operand_of[chunk] for chunk in known}
-    quick = {id for id in operands if not losses.are_high(_names(graph.operands[id]))}
+    quick = {id for id in operands if not losses.are_high(names_of(graph.operands[id]))}
     lent = set[int]()
     for chunk in sorted(known):
         if graph.operand_of[chunk] in quick and all(
@@ -133,7 +133,8 @@ def _small_chunks(graph: ChunkGraph, copied_bytes: Mapping[int, int], most_bytes
     return candidates
 
 
-def _names(operand: Operand) -> tuple[str, ...]:
+def names_of(operand: Operand) -> tuple[str, ...]:
+    """Return the full names of an operand's functions."""
     return tuple([full_name(function) for function in operand.functions])
 
 

@@ -104,11 +104,18 @@ def test_what_was_slow_three_times_goes_to_the_engine(
         lambda: da.from_array(np.zeros(1 << 19), chunks=1 << 18) + 1,
         lambda: da.from_array(np.array([1, 2], dtype=object), chunks=1) * 2,
         lambda: da.from_array(np.ones(1 << 11), chunks=-1)[:, None] * np.ones(1 << 11),
+        lambda: da.from_array(np.ones(1 << 11), chunks=256)[:, None] * np.ones(1 << 11),
     ],
-    ids=["the user's function", "sources", "large arrays", "objects", "large results"],
+    ids=["the user's function", "sources", "large arrays", "objects", "large results", "many results"],
 )
 def test_other_graphs_go_to_the_engine(ours: Any, runtime: Runtime, sent: list[int]) -> None:
     ours().compute(scheduler=runtime.get)
+    assert len(sent) == 1
+
+
+def test_little_memory_is_for_the_engine_to_account_for(sent: list[int]) -> None:
+    with Runtime(num_workers=1, memory_limit="1 GiB") as runtime:
+        assert (array() + 1).sum().compute(scheduler=runtime.get) == VALUES.sum() + VALUES.size
     assert len(sent) == 1
 
 
