@@ -135,10 +135,14 @@ class GraphBackend(ABC):
                     session.restore_anew()
                     continue
                 session.succeed()
-                if left.graph is work.graph:
-                    return values
-                pairs = zip(work.graph.outputs, left.graph.outputs, strict=True)
-                return {chunk: values[other] for chunk, other in pairs}
+                return _values_of(work.graph, left.graph, values)
+
+
+def _values_of(whole: ChunkGraph, left: ChunkGraph, values: dict[int, Any]) -> dict[int, Any]:
+    """Return the values of a graph's outputs by those of the graph that was left to compute."""
+    if left is whole:
+        return values
+    return {chunk: values[other] for chunk, other in zip(whole.outputs, left.outputs, strict=True)}
 
 
 def _known_values(work: Work) -> dict[int, Any]:
@@ -216,24 +220,28 @@ class EngineBackend(GraphBackend):
         rerun = options.rerun_exceptions_locally
         if rerun is None:
             rerun = bool(dask.config.get("rerun_exceptions_locally", False))
-        engine, workers = self._engine_for(options.num_workers), options.num_workers
+        engine, workers, graph = self._engine_for(options.num_workers), options.num_workers, work.graph
         if self._is_at_once(work, engine):
-            compute_at_once(work.graph, record.raise_if_cancelled)
-            if not work.computes:
-                return dict(_known_values(work))
+            size = workers or engine.settings.num_workers
+            graph = compute_at_once(graph, record.raise_if_cancelled, engine.spare_threads, size)
 
         def started(run: GraphRun) -> None:
             stop = partial(engine.cancel_graph, run.id, _PATIENCE_S)
             record.run(EngineSource(engine, run), stop, run.id)
 
-        saver = None if work.session is None else work.session.saver
-        computation = GraphComputation(
-            engine, work.graph, work.observer, workers, options.retries, rerun, note=record.note, saver=saver
-        )
-        return computation.results(work.request.persist, started)
+        left = work._replace(graph=graph)
+        if left.computes:
+            saver = None if work.session is None else work.session.saver
+            computation = GraphComputation(
+                engine, graph, work.observer, workers, options.retries, rerun, note=record.note, saver=saver
+            )
+            values = computation.results(work.request.persist, started)
+        else:
+            values = _known_values(left)
+        return _values_of(work.graph, graph, values)
 
     def _is_at_once(self, work: Work, engine: Engine) -> bool:
-        """Return whether to compute a graph in this thread."""
+        """Return whether to compute a graph in one thread of this process."""
         request, settings = work.request, engine.settings
         is_watched = work.observer is not None or work.session is not None or bool(listeners.active)
         is_special = request.persist or request.record is not None or request.options.retries or settings.retries

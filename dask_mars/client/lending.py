@@ -5,6 +5,7 @@ A process would need a copy of every array and frame that such a chunk reads, wh
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -16,6 +17,7 @@ from dask_mars.graph.callables import full_name
 from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes, Operand
 from dask_mars.lazy_numpy import np
 from dask_mars.optimize.library_code import library_chunks
+from dask_mars.store.array_memory import byte_bounds, copy_as_it_lies
 from dask_mars.store.persisted import PersistedChunk
 
 #: Minimum bytes of the user's memory that a chunk reads; copies of fewer cost less than another thread's turn.
@@ -55,6 +57,10 @@ class _Losses:
 losses = _Losses()
 
 
+class WritesIntoInputs(Exception):
+    """Internal: a chunk failed because its inputs are read-only."""
+
+
 class Lent:
     """The lent chunks of a graph."""
 
@@ -64,6 +70,12 @@ class Lent:
 
     def run(self, chunk: int, inputs: list[Any]) -> Any:
         """Compute a chunk of inputs that are read-only; if it writes into them, again as Dask's threads do."""
+        with contextlib.suppress(WritesIntoInputs):
+            return self.run_reading(chunk, inputs)
+        return run_chunk(self._graph, chunk, inputs)
+
+    def run_reading(self, chunk: int, inputs: list[Any]) -> Any:
+        """Compute a chunk of inputs that are read-only; raise `WritesIntoInputs` if it writes into them."""
         # Most graphs lend no chunks, and do not wait for these.
         from dask_mars.worker.fast_operands import made_fast
         from dask_mars.worker.reruns import is_about_writing
@@ -86,13 +98,15 @@ class Lent:
         except Exception as error:
             if not is_about_writing(error):
                 raise
-            return run_chunk(self._graph, chunk, inputs)
+            raise WritesIntoInputs from error
         if counted_s is not None and (counted_after_s := _counted_s()) is not None:
             total_s = time.perf_counter() - before_s
             losses.add(names, total_s, total_s - (counted_after_s - counted_s))
         if type(result) is np.ndarray and not result.flags.writeable:
             # A view of the user's array, which may change later.
-            result = result.copy()
+            low, high = byte_bounds(result)
+            result = copy_as_it_lies(result)
+            result.flags.writeable = high - low >= result.nbytes
         return result
 
 
