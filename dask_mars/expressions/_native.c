@@ -433,6 +433,109 @@ static PyObject *group_sums_(PyObject *Py_UNUSED(module), PyObject *arguments)
     return PyBool_FromLong(!is_odd);
 }
 
+/* Maximum number of keys of a group. */
+#define MOST_KEYS 8
+
+/* Read the ranges of keys; return the number of places in a table of all combinations, 0 if it would be too large. */
+static npy_intp read_keys(PyObject *arrays, npy_intp most, struct key *keys, npy_intp rows)
+{
+    npy_intp size = 1;
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t number = 0; size && number < PyTuple_GET_SIZE(arrays); number++) {
+        keys[number].numbers = PyArray_DATA((PyArrayObject *)PyTuple_GET_ITEM(arrays, number));
+        int64_t high;
+        key_range(keys[number].numbers, rows, &keys[number].low, &high);
+        uint64_t differences = (uint64_t)high - (uint64_t)keys[number].low;
+        int fits = differences < (uint64_t)(most / size);
+        keys[number].size = fits ? (int32_t)differences + 1 : 0;
+        size *= keys[number].size;
+    }
+    Py_END_ALLOW_THREADS
+    return size;
+}
+
+/* Return the length of plain arrays of int64, or of doubles as well; -1 and an error if they have none in common. */
+static npy_intp common_length(PyObject *arrays, npy_intp length, int are_keys)
+{
+    for (Py_ssize_t number = 0; number < PyTuple_GET_SIZE(arrays); number++) {
+        PyObject *array = PyTuple_GET_ITEM(arrays, number);
+        if (!is_plain(array, NPY_INT64) && (are_keys || !is_plain(array, NPY_DOUBLE)))
+            length = -1;
+        else if (length < 0)
+            length = PyArray_SIZE((PyArrayObject *)array);
+        if (length < 1 || length >= INT32_MAX || length != PyArray_SIZE((PyArrayObject *)array)) {
+            PyErr_SetString(PyExc_TypeError, "keys and columns must be plain arrays of one length, of known numbers");
+            return -1;
+        }
+    }
+    return length;
+}
+
+static PyObject *key_totals_(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    PyObject *arrays, *given, *ranges = NULL, *found = NULL, *result = NULL;
+    Py_ssize_t most;
+    if (!PyArg_ParseTuple(arguments, "O!O!n:key_totals", &PyTuple_Type, &arrays, &PyTuple_Type, &given, &most))
+        return NULL;
+    Py_ssize_t key_count = PyTuple_GET_SIZE(arrays), column_count = PyTuple_GET_SIZE(given);
+    if (key_count < 1 || key_count > MOST_KEYS || most < 1 || most >= INT32_MAX) {
+        PyErr_SetString(PyExc_ValueError, "there must be keys, and places for them");
+        return NULL;
+    }
+    npy_intp rows = common_length(arrays, -1, 1);
+    if (rows < 0 || common_length(given, rows, 0) < 0)
+        return NULL;
+    struct key keys[MOST_KEYS];
+    npy_intp size = read_keys(arrays, most, keys, rows);
+    if (!size)
+        Py_RETURN_NONE;
+    struct column *columns = PyMem_Calloc((size_t)column_count + 1, sizeof *columns);
+    PyArrayObject *first = (PyArrayObject *)PyArray_ZEROS(1, &size, NPY_INT32, 0);
+    if (!columns || !first || !(ranges = PyList_New(0)) || !(found = PyList_New(0)))
+        goto end;
+    for (Py_ssize_t number = 0; number < key_count; number++) {
+        PyObject *range = Py_BuildValue("(Li)", (long long)keys[number].low, (int)keys[number].size);
+        int failed = !range || PyList_Append(ranges, range) < 0;
+        Py_XDECREF(range);
+        if (failed)
+            goto end;
+    }
+    for (Py_ssize_t number = 0; number < column_count; number++) {
+        PyArrayObject *column = (PyArrayObject *)PyTuple_GET_ITEM(given, number);
+        int is_double = PyArray_TYPE(column) == NPY_DOUBLE;
+        PyObject *totals = PyArray_ZEROS(1, &size, PyArray_TYPE(column), 0);
+        PyObject *counts = PyArray_ZEROS(1, &size, NPY_INT64, 0);
+        PyObject *pair = totals && counts ? PyTuple_Pack(2, totals, counts) : NULL;
+        double *errors = is_double ? PyMem_Calloc((size_t)size, sizeof *errors) : NULL;
+        void *data = PyArray_DATA(column);
+        columns[number] = (struct column){
+            is_double ? data : NULL, is_double ? NULL : data, totals ? PyArray_DATA((PyArrayObject *)totals) : NULL,
+            errors, counts ? PyArray_DATA((PyArrayObject *)counts) : NULL};
+        int failed = !pair || (is_double && !errors) || PyList_Append(found, pair) < 0;
+        Py_XDECREF(totals);
+        Py_XDECREF(counts);
+        Py_XDECREF(pair);
+        if (failed)
+            goto end;
+    }
+    int is_monotonic;
+    Py_BEGIN_ALLOW_THREADS
+    is_monotonic = add_groups(keys, (int)key_count, columns, column_count, rows, PyArray_DATA(first));
+    feclearexcept(FE_ALL_EXCEPT);
+    Py_END_ALLOW_THREADS
+    result = Py_BuildValue("(OOOO)", first, ranges, found, is_monotonic ? Py_True : Py_False);
+end:
+    if (!result && !PyErr_Occurred())
+        PyErr_NoMemory();
+    for (Py_ssize_t number = 0; columns && number < column_count; number++)
+        PyMem_Free(columns[number].errors);
+    PyMem_Free(columns);
+    Py_XDECREF(first);
+    Py_XDECREF(ranges);
+    Py_XDECREF(found);
+    return result;
+}
+
 static PyObject *table_sum_(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     PyArrayObject *table;
@@ -484,6 +587,10 @@ static PyMethodDef functions[] = {
     {"histogram", histogram_, METH_VARARGS,
      "Add the numbers of values, or of a source, between edges to counts; "
      "by NumPy's method for bins of equal width if they have one."},
+    {"key_totals", key_totals_, METH_VARARGS,
+     "Return, for a table of all combinations of keys, the number from one on of each place's first row, lowest number "
+     "and size for each key, sums (compensated as by pandas) and counts of numbers that are not NaN for each column, "
+     "and whether places never decrease; None for a larger table."},
     {"moments", moments_, METH_VARARGS,
      "Compute, for rows or the whole rows of a source, pivots, sums of differences to these, and of squared "
      "differences to means."},

@@ -2,6 +2,8 @@ from typing import Any
 
 import numpy as np
 
+_Array = np.ndarray[Any, Any]
+
 POSITIONAL: int
 CAST_BEFORE: int
 REDUCTION: int
@@ -34,6 +36,9 @@ def group_sums(
 def histogram(
     values: Any, edges: np.ndarray[Any, Any], counts: np.ndarray[Any, Any], regular: bool, /
 ) -> None: ...
+def key_totals(
+    keys: tuple[_Array, ...], columns: tuple[_Array, ...], most: int, /
+) -> tuple[_Array, list[tuple[int, int]], list[tuple[_Array, _Array]], bool] | None: ...
 def moments(
     values: Any, pivots: np.ndarray[Any, Any], totals: np.ndarray[Any, Any], squares: np.ndarray[Any, Any], /
 ) -> None: ...

@@ -1,4 +1,4 @@
-/* Sums of short rows, of rows in groups, and of tables: see `_sums.h`.
+/* Sums of short rows, of rows in groups, of numbers in groups, and of tables: see `_sums.h`.
  *
  * NumPy's loop takes about as long to begin a row as to add up sixty numbers, and adds eight at a time. */
 
@@ -12,6 +12,8 @@
 /* NumPy sums pairwise: it halves a run until it has at most FEW numbers, which it adds in FEW_LANES partial sums. */
 #define FEW 128
 #define FEW_LANES 8
+/* Rows whose places are in the first-level cache. */
+#define PLACES 2048
 
 VECTORISED void add_row_sums(const double *rows, ptrdiff_t count, ptrdiff_t length, char *totals, ptrdiff_t stride)
 {
@@ -48,6 +50,74 @@ int add_to_groups(const char *rows, ptrdiff_t count, ptrdiff_t stride, ptrdiff_t
     for (ptrdiff_t row = 0; row < count && !odd; row++)
         odd = add_row((const double *)(rows + row * stride), length, first[row], totals + groups[row] * length);
     return odd;
+}
+
+VECTORISED void key_range(const int64_t *keys, ptrdiff_t count, int64_t *low, int64_t *high)
+{
+    int64_t least = keys[0], most = keys[0];
+    for (ptrdiff_t row = 1; row < count; row++) {
+        least = keys[row] < least ? keys[row] : least;
+        most = keys[row] > most ? keys[row] : most;
+    }
+    *low = least;
+    *high = most;
+}
+
+VECTORISED static void add_to_places(const struct key *key, ptrdiff_t begin, ptrdiff_t count, int32_t *places)
+{
+    const int64_t *numbers = key->numbers + begin;
+    for (ptrdiff_t row = 0; row < count; row++)
+        places[row] = places[row] * key->size + (int32_t)(numbers[row] - key->low);
+}
+
+static void add_doubles(const struct column *column, ptrdiff_t begin, ptrdiff_t count, const int32_t *restrict places)
+{
+    const double *restrict numbers = column->doubles + begin;
+    double *restrict totals = column->totals, *restrict errors = column->errors;
+    int64_t *restrict counts = column->counts;
+    for (ptrdiff_t row = 0; row < count; row++) {
+        int32_t at = places[row];
+        double number = numbers[row];
+        if (number != number)
+            continue;
+        double before = totals[at], added = number - errors[at], total = before + added;
+        errors[at] = total - before - added;
+        totals[at] = total;
+        counts[at]++;
+    }
+}
+
+static void add_integers(const struct column *column, ptrdiff_t begin, ptrdiff_t count, const int32_t *restrict places)
+{
+    const int64_t *restrict numbers = column->integers + begin;
+    uint64_t *restrict totals = column->totals;
+    int64_t *restrict counts = column->counts;
+    for (ptrdiff_t row = 0; row < count; row++) {
+        totals[places[row]] += (uint64_t)numbers[row];
+        counts[places[row]]++;
+    }
+}
+
+int add_groups(const struct key *keys, int key_count, struct column *columns, ptrdiff_t column_count, ptrdiff_t rows,
+               int32_t *first)
+{
+    int32_t places[PLACES], before = 0;
+    int falls = 0;
+    for (ptrdiff_t begin = 0, count; begin < rows; begin += count) {
+        count = rows - begin < PLACES ? rows - begin : PLACES;
+        memset(places, 0, sizeof places);
+        for (int key = 0; key < key_count; key++)
+            add_to_places(keys + key, begin, count, places);
+        for (ptrdiff_t row = 0; row < count; row++) {
+            falls |= places[row] < before;
+            before = places[row];
+            if (!first[before])
+                first[before] = (int32_t)(begin + row) + 1;
+        }
+        for (ptrdiff_t column = 0; column < column_count; column++)
+            (columns[column].doubles ? add_doubles : add_integers)(columns + column, begin, count, places);
+    }
+    return !falls;
 }
 
 /* The rest of a table's rows. */

@@ -1,4 +1,4 @@
-/* Sums of short rows, of rows in groups, and of tables. */
+/* Sums of short rows, of rows in groups, of numbers in groups, and of tables. */
 
 #ifndef DASK_MARS_SUMS_H
 #define DASK_MARS_SUMS_H
@@ -16,6 +16,31 @@ void add_row_sums(const double *rows, ptrdiff_t count, ptrdiff_t length, char *t
  * Return whether a total is NaN. */
 int add_to_groups(const char *rows, ptrdiff_t count, ptrdiff_t stride, ptrdiff_t length, const int64_t *groups,
                   const char *first, double *totals);
+
+/* Find the smallest and the largest of at least one key. */
+void key_range(const int64_t *keys, ptrdiff_t count, int64_t *low, int64_t *high);
+
+/* A key: the lowest of its numbers, and the number of places in a table for them. */
+struct key {
+    const int64_t *numbers;
+    int64_t low;
+    int32_t size;
+};
+
+/* A column of doubles, or of integers, and its sums and counts of numbers that are not NaN for each place. Errors of
+ * sums of doubles are compensated as by pandas. */
+struct column {
+    const double *doubles;
+    const int64_t *integers;
+    void *totals;
+    double *errors;
+    int64_t *counts;
+};
+
+/* Add the numbers of columns to the totals of their rows' places in a table of all combinations of keys, which also
+ * gets the number of each place's first row, from one on. Return whether places never decrease. */
+int add_groups(const struct key *keys, int key_count, struct column *columns, ptrdiff_t column_count, ptrdiff_t rows,
+               int32_t *first);
 
 /* Minimum length of a row of a table. */
 #define LEAST_TABLE_ROW 8

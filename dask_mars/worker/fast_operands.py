@@ -12,7 +12,7 @@ import numpy as np
 from dask_mars.graph.callables import attribute
 from dask_mars.graph.chunks import Operand
 from dask_mars.worker.grouped_sums import grouped_sums
-from dask_mars.worker.grouped_variances import grouped_variances
+from dask_mars.worker.number_keys import number_keys
 from dask_mars.worker.parquet_reads import native_reads
 from dask_mars.worker.partition_numbers import partition_numbers
 from dask_mars.worker.running_sums import running_sums
@@ -29,7 +29,7 @@ def made_fast(operand: Operand) -> Operand:
     """Replace functions by faster substitutes, and chains of elementwise steps as the configuration says."""
     reductions = dask.config.get("dask-mars.expressions.reductions", True)
     sums = partial(grouped_sums, reductions=reductions)
-    of_frames = native_reads, grouped_variances, partition_numbers
+    of_frames = native_reads, number_keys, partition_numbers
     operand = with_substitutes(text_keys(joined_reads(operand)), direct_zarr, sums, running_sums, *of_frames)
     # A single step gains nothing, except Dask's partial moments, random numbers and histograms.
     if len(operand.steps) < 2:

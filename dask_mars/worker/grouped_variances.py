@@ -63,6 +63,15 @@ def _sums_and_counts(frame: Any, by: tuple[str, ...], options: dict[str, Any]) -
     squares = (frame[columns] ** 2).set_axis([label + mark for label in columns], axis=1)
     groups = pandas.concat([frame, squares], axis=1).groupby(by[0] if len(by) == 1 else list(by), **options)
     sums = groups[columns].sum()
-    counts = groups[columns].count().rename(columns=lambda label: (label, "-count"))
-    squared = groups[list(squares.columns)].sum().set_axis(sums.columns, axis=1)
-    return pandas.concat([sums, squared.rename(columns=lambda label: (label, "-x2")), counts], axis=1)
+    counts = groups[columns].count()
+    return with_marks(sums, groups[list(squares.columns)].sum().set_axis(sums.columns, axis=1), counts)
+
+
+def with_marks(sums: Any, squares: Any, counts: Any) -> Any:
+    """Return sums, sums of squares and counts as one frame, with Dask's names."""
+    parts = [
+        sums,
+        squares.rename(columns=lambda label: (label, "-x2")),
+        counts.rename(columns=lambda label: (label, "-count")),
+    ]
+    return sys.modules["pandas"].concat(parts, axis=1)

@@ -18,7 +18,7 @@ from dask.utils import methodcaller
 from dask_mars.graph.callables import called_by, is_parquet_reader
 from dask_mars.graph.chunks import Operand, Step
 from dask_mars.worker.coded_reads import CodedFrame, ordered
-from dask_mars.worker.grouped_variances import grouped_variances
+from dask_mars.worker.number_keys import number_keys
 from dask_mars.worker.table_reads import TableReader, is_of
 
 _Function = Callable[..., Any]
@@ -115,8 +115,8 @@ def _grouped(function: _Function, frame: Any, *by: Any, **named: Any) -> Any:
         # Errors and their tracebacks are Dask's.
         with contextlib.suppress(Exception):
             if keys and len(set(by)) == len(by) and _leaves_keys(named, by):
-                return _group_by_codes(grouped_variances(function), frame, by, keys, named)
-    return _with_texts(grouped_variances(function), frame, *by, **named)
+                return _group_by_codes(number_keys(function), frame, by, keys, named)
+    return _with_texts(number_keys(function), frame, *by, **named)
 
 
 def _leaves_keys(named: Mapping[str, Any], by: Collection[Any]) -> bool:

@@ -1,0 +1,191 @@
+"""Sums, counts, means and variances of a partition's groups by whole numbers that are close to each other.
+
+pandas looks up each row's number in a hash table, and holds the GIL for most of that. Here the numbers are places
+in a table, and a native loop adds as pandas does, to the last bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+from dask.utils import methodcaller
+
+from dask_mars.graph.callables import attribute, called_by
+from dask_mars.worker.grouped_variances import grouped_variances, with_marks
+
+try:
+    from dask_mars.expressions._native import key_totals
+except ImportError:
+    key_totals = None  # type: ignore[assignment]
+
+#: Minimum number of rows, and maximum number of places for each of them, and for all.
+_FEWEST_ROWS, _PLACES_PER_ROW, _MOST_PLACES = 1 << 11, 1, 1 << 22
+#: Dtypes of columns that can be added up.
+_NUMBERS = frozenset({np.dtype(np.float64), np.dtype(np.int64)})
+
+
+def number_keys(function: Any) -> Any:
+    """Return a function that adds up groups by whole numbers natively, or the function itself."""
+    called = called_by(function)
+    replaced = _REPLACED.get(attribute(called, "__qualname__"))
+    if replaced is None or not attribute(called, "__module__", "").startswith("dask.dataframe."):
+        return function
+    return partial(_grouped, grouped_variances(function), replaced)
+
+
+def _grouped(
+    function: Callable[..., Any], replaced: Callable[..., Any], frame: Any, *by: Any, **named: Any
+) -> Any:
+    if key_totals is not None and _has_keys(frame, by) and _adds_as_pandas():
+        # Errors and their tracebacks are Dask's.
+        with contextlib.suppress(Exception):
+            found = replaced(frame, by, named, named.get("sort", True))
+            if found is not None:
+                return found
+    return function(frame, *by, **named)
+
+
+def _has_keys(frame: Any, by: tuple[Any, ...]) -> bool:
+    pandas = sys.modules.get("pandas")
+    if pandas is None or type(frame) is not pandas.DataFrame or len(frame) < _FEWEST_ROWS:
+        return False
+    labels = frame.columns
+    if frame.attrs or labels.name is not None or not labels.is_unique or not 0 < len(set(by)) == len(by):
+        return False
+    return all(type(label) is str and label in labels and _is_key(frame[label].dtype) for label in by)
+
+
+def _is_key(dtype: Any) -> bool:
+    return isinstance(dtype, np.dtype) and dtype.kind in "iu" and dtype != np.uint64
+
+
+class _Groups:
+    """The groups of a partition, with sums and counts of columns."""
+
+    def __init__(self, frame: Any, by: Sequence[str], columns: Mapping[Any, Any], is_sorted: bool) -> None:
+        self._pandas: Any = sys.modules["pandas"]
+        if any(values.dtype not in _NUMBERS for values in columns.values()):
+            raise ValueError("a column has other numbers")
+        keys = [frame[label] for label in by]
+        arrays = tuple([np.ascontiguousarray(key.to_numpy(), np.int64) for key in keys])
+        values = tuple([np.ascontiguousarray(column.to_numpy()) for column in columns.values()])
+        found = key_totals(arrays, values, min(_PLACES_PER_ROW * len(frame), _MOST_PLACES))
+        if found is None:
+            raise ValueError("the keys are far from each other")
+        first, ranges, totals, is_monotonic = found
+        if is_monotonic:
+            raise ValueError("pandas adds up slices")
+        present = np.flatnonzero(first)
+        if not is_sorted:
+            # pandas puts groups into the order in which they begin.
+            present = present[np.argsort(first[present])]
+        numbers = np.unravel_index(present, [size for _, size in ranges])
+        levels = [
+            self._pandas.Index((number + low).astype(key.dtype), name=label, copy=False)
+            for key, label, number, (low, _) in zip(keys, by, numbers, ranges, strict=True)
+        ]
+        self._index = levels[0] if len(by) == 1 else self._pandas.MultiIndex.from_arrays(levels)
+        self.sums = {label: sums[present] for label, (sums, _) in zip(columns, totals, strict=True)}
+        self.counts = {label: counts[present] for label, (_, counts) in zip(columns, totals, strict=True)}
+        if not all(np.isfinite(sums).all() for sums in self.sums.values()):
+            raise ValueError("pandas adds infinite numbers in another way")
+
+    def series(self, values: Any, label: str) -> Any:
+        """Return a series with a value for each group."""
+        return self._pandas.Series(values, self._index, name=label, copy=False)
+
+    def frame(self, columns: Mapping[str, Any]) -> Any:
+        """Return a frame with a row for each group."""
+        return self._pandas.DataFrame(columns, self._index, copy=False)
+
+
+def _others(frame: Any, by: Sequence[str]) -> dict[str, Any]:
+    """Return the columns that are not keys."""
+    return {label: frame[label] for label in frame.columns if label not in by}
+
+
+def _single(frame: Any, by: Sequence[str], named: dict[str, Any], is_sorted: bool) -> Any:
+    """Return the sum or count of some or all columns."""
+    is_sum = _is_sum(named["chunk"])
+    if is_sum is None or not named.keys() <= {"chunk", "columns", "observed", "dropna", "numeric_only"}:
+        return None
+    columns, others = named["columns"], _others(frame, by)
+    is_series = type(columns) is str
+    if columns is not None:
+        others = {label: others[label] for label in ([columns] if is_series else columns)}
+    groups = _Groups(frame, by, others, is_sorted)
+    found = groups.sums if is_sum else groups.counts
+    return groups.series(found[columns], columns) if is_series else groups.frame(found)
+
+
+def _several(frame: Any, by: Sequence[str], named: dict[str, Any], is_sorted: bool) -> Any:
+    """Return several sums, counts and sums of squares."""
+    others = _others(frame, by)
+    columns: dict[Any, Any] = {}
+    #: Name of the result, and what it is of which column.
+    wanted: list[tuple[str, bool, Any]] = []
+    for name, function, options in named["funcs"]:
+        column: Any = options["column"]
+        is_square = attribute(function, "__name__") == "_compute_sum_of_squares"
+        is_sum = is_square or _is_sum(options.get("func"))
+        if is_sum is None or options.keys() != ({"column"} if is_square else {"column", "func"}):
+            return None
+        values = others[column]
+        if is_square:
+            column, values = (column, "squared"), values**2
+        columns[column] = values
+        wanted.append((name, is_sum, column))
+    groups = _Groups(frame, by, columns, is_sorted)
+    return groups.frame({name: (groups.sums if is_sum else groups.counts)[at] for name, is_sum, at in wanted})
+
+
+def _is_sum(function: Any) -> bool | None:
+    """Return whether a function of groups is the sum; None if it is not the count either."""
+    return {"sum": True, "count": False}.get(function.method) if type(function) is methodcaller else None
+
+
+def _means(frame: Any, by: Sequence[str], named: dict[str, Any], is_sorted: bool) -> Any:
+    """Return the sums and counts of means."""
+    groups = _Groups(frame, by, _others(frame, by), is_sorted)
+    counts = {f"{label}-count": counts for label, counts in groups.counts.items()}
+    # Otherwise two columns have one label.
+    return groups.frame({**groups.sums, **counts}) if counts.keys().isdisjoint(groups.sums) else None
+
+
+def _variances(frame: Any, by: Sequence[str], named: dict[str, Any], is_sorted: bool) -> Any:
+    """Return the sums, sums of squares and counts of variances."""
+    others = _others(frame, by)
+    squared = {(label, "-x2"): values**2 for label, values in others.items()}
+    groups = _Groups(frame, by, {**others, **squared}, is_sorted)
+    sums, squares, counts = [
+        groups.frame({label: found[place] for label, place in zip(others, places, strict=True)})
+        for found, places in ((groups.sums, others), (groups.sums, squared), (groups.counts, others))
+    ]
+    return with_marks(sums, squares, counts)
+
+
+@cache
+def _adds_as_pandas() -> bool:
+    """Return whether this version of pandas compensates errors of sums as the native loop does."""
+    pandas: Any = sys.modules["pandas"]
+    keys, values = np.arange(999) % 3, np.random.default_rng(0).normal(size=999) * 10.0 ** (np.arange(999) % 17)
+    values[::10] = np.nan
+    found = key_totals((keys,), (values,), 3)
+    return found is not None and bool(
+        (pandas.Series(values).groupby(keys).sum().to_numpy() == found[2][0][0]).all()
+    )
+
+
+_REPLACED = {
+    "SingleAggregation.chunk": _single,
+    "_groupby_apply_funcs": _several,
+    "_mean_chunk": _means,
+    "_var_chunk": _variances,
+}
+
+__all__ = ["number_keys"]
