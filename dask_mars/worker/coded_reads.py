@@ -1,4 +1,4 @@
-"""Columns of text from local files of Parquet as codes: places in the list of texts that a file has once."""
+"""Columns of text as codes: places in the list of their texts, which a file of Parquet has once."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+#: Number of rows by which is judged whether most have a text of their own.
+_SAMPLE = 1 << 12
 
 
 class CodedFrame:
@@ -45,15 +48,32 @@ class Texts(NamedTuple):
 def ordered(frame: CodedFrame) -> tuple[Any, dict[str, Texts]]:
     """Return a frame of codes for texts that are in order, and these."""
     codes = frame.codes.copy(deep=False)
-    sort: Any = importlib.import_module("pyarrow.compute").array_sort_indices
     texts = {}
     for label, found in frame.texts.items():
-        order = sort(found.values)
-        ranks = np.empty(len(order), "i4")
-        ranks[order.to_numpy()] = np.arange(len(order), dtype="i4")
-        codes[label] = ranks.take(codes[label].to_numpy())
-        texts[label] = Texts(found.dtype, found.values.take(order))
+        codes[label], texts[label] = _in_order(codes[label].to_numpy(), found)
     return codes, texts
 
 
-__all__ = ["CodedFrame", "Texts", "ordered"]
+def encoded(column: Any) -> tuple[NDArray[Any], Texts] | None:
+    """Return codes for a series in Arrow's form with few texts, and these in order; None for others."""
+    pandas, pyarrow = sys.modules["pandas"], sys.modules.get("pyarrow")
+    if pyarrow is None or not isinstance(column.dtype, pandas.StringDtype) or column.dtype.storage != "pyarrow":
+        return None
+    values = pyarrow.array(column.array)
+    if isinstance(values, pyarrow.ChunkedArray):
+        values = values.combine_chunks()
+    if not len(values) or values.null_count or 2 * len(values[:_SAMPLE].unique()) > min(len(values), _SAMPLE):
+        return None
+    found = values.dictionary_encode()
+    return _in_order(found.indices.to_numpy(), Texts(column.dtype, found.dictionary))
+
+
+def _in_order(codes: NDArray[Any], texts: Texts) -> tuple[NDArray[Any], Texts]:
+    sort: Any = importlib.import_module("pyarrow.compute").array_sort_indices
+    order = sort(texts.values)
+    ranks = np.empty(len(order), "i4")
+    ranks[order.to_numpy()] = np.arange(len(order), dtype="i4")
+    return ranks.take(codes), Texts(texts.dtype, texts.values.take(order))
+
+
+__all__ = ["CodedFrame", "Texts", "encoded", "ordered"]

@@ -1,7 +1,7 @@
-"""Sums, counts, means and variances of a partition's groups by whole numbers that are close to each other.
+"""Sums, counts, means and variances of a partition's groups by texts, and by whole numbers close to each other.
 
 pandas looks up each row's number in a hash table, and holds the GIL for most of that. Here the numbers are places
-in a table, and a native loop adds as pandas does, to the last bit.
+in a table, and a native loop adds as pandas does, to the last bit. Arrow finds numbers for texts.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 from dask.utils import methodcaller
+from numpy.typing import NDArray
 
 from dask_mars.graph.callables import attribute, called_by
+from dask_mars.worker.coded_reads import encoded
 from dask_mars.worker.grouped_variances import grouped_variances, with_marks
 
 try:
@@ -57,11 +59,27 @@ def _has_keys(frame: Any, by: tuple[Any, ...]) -> bool:
     labels = frame.columns
     if frame.attrs or labels.name is not None or not labels.is_unique or not 0 < len(set(by)) == len(by):
         return False
-    return all(type(label) is str and label in labels and _is_key(frame[label].dtype) for label in by)
+    return all(type(label) is str and label in labels for label in by)
 
 
-def _is_key(dtype: Any) -> bool:
-    return isinstance(dtype, np.dtype) and dtype.kind in "iu" and dtype != np.uint64
+class _Key:
+    """A column of keys: a number for each row, in the order of the keys."""
+
+    def __init__(self, column: Any) -> None:
+        dtype = column.dtype
+        self._texts, self._dtype, self._name = None, dtype, column.name
+        if isinstance(dtype, np.dtype) and dtype.kind in "iu" and dtype != np.uint64:
+            self.numbers = np.ascontiguousarray(column.to_numpy(), np.int64)
+        elif (found := encoded(column)) is not None:
+            numbers, self._texts = found
+            self.numbers = numbers.astype(np.int64)
+        else:
+            raise ValueError("the keys are of another type")
+
+    def index(self, numbers: NDArray[Any]) -> Any:
+        """Return an index of the keys of some numbers."""
+        values = numbers.astype(self._dtype) if self._texts is None else self._texts.at(numbers)
+        return sys.modules["pandas"].Index(values, name=self._name, copy=False)
 
 
 class _Groups:
@@ -71,8 +89,8 @@ class _Groups:
         self._pandas: Any = sys.modules["pandas"]
         if any(values.dtype not in _NUMBERS for values in columns.values()):
             raise ValueError("a column has other numbers")
-        keys = [frame[label] for label in by]
-        arrays = tuple([np.ascontiguousarray(key.to_numpy(), np.int64) for key in keys])
+        keys = [_Key(frame[label]) for label in by]
+        arrays = tuple([key.numbers for key in keys])
         values = tuple([np.ascontiguousarray(column.to_numpy()) for column in columns.values()])
         found = key_totals(arrays, values, min(_PLACES_PER_ROW * len(frame), _MOST_PLACES))
         if found is None:
@@ -85,10 +103,7 @@ class _Groups:
             # pandas puts groups into the order in which they begin.
             present = present[np.argsort(first[present])]
         numbers = np.unravel_index(present, [size for _, size in ranges])
-        levels = [
-            self._pandas.Index((number + low).astype(key.dtype), name=label, copy=False)
-            for key, label, number, (low, _) in zip(keys, by, numbers, ranges, strict=True)
-        ]
+        levels = [key.index(number + low) for key, number, (low, _) in zip(keys, numbers, ranges, strict=True)]
         self._index = levels[0] if len(by) == 1 else self._pandas.MultiIndex.from_arrays(levels)
         self.sums = {label: sums[present] for label, (sums, _) in zip(columns, totals, strict=True)}
         self.counts = {label: counts[present] for label, (_, counts) in zip(columns, totals, strict=True)}

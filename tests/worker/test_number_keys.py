@@ -102,6 +102,33 @@ def test_result_is_that_of_pandas(name: str, by: tuple[str, ...], monkeypatch: p
     assert found == [True]
 
 
+TEXTS = {
+    "one": lambda texts: texts,
+    "several chunks": lambda texts: pd.concat([texts[: ROWS // 3], texts[ROWS // 3 :]]),
+    "strings of Python's": lambda texts: texts.astype(object),
+    "many": lambda texts: texts + np.arange(ROWS).astype(str),
+    "missing": lambda texts: texts.where(texts != "t3"),
+    "a part": lambda texts: pd.concat([texts[:5], texts])[5:],
+    "other letters": lambda texts: texts.str.replace("t4", "\N{LATIN SMALL LETTER E WITH ACUTE}").replace(
+        "t1", ""
+    ),
+}
+
+
+@pytest.mark.parametrize("by", [("t",), ("a", "t"), ("t", "a")])
+@pytest.mark.parametrize("name", ["sum", "count", "several", "sorted", "mean", "variance"])
+@pytest.mark.parametrize("kind", TEXTS)
+def test_texts(kind: str, name: str, by: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    number_keys._adds_as_pandas()
+    found, frame = uses(monkeypatch), table().drop(columns="b")
+    if "a" not in by:
+        frame = frame.drop(columns="a")
+    texts = pd.Series(np.random.default_rng(1).permutation(np.arange(ROWS) % 12)).map("t{}".format).astype("str")
+    frame["t"] = TEXTS[kind](texts)
+    check(name, frame, *by)
+    assert bool(found) == (kind not in ("strings of Python's", "missing", "many"))
+
+
 @pytest.mark.parametrize("name", OTHER_CALLS)
 def test_other_aggregates_are_those_of_pandas(name: str) -> None:
     check(name, table(), "a")
