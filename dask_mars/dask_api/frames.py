@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
 from typing import Any
 
-from dask_mars.dask_api import optional
+from dask_mars.dask_api import Gone, is_gone, optional
 
 _EXPR = "dask.dataframe.dask_expr._expr"
 # For speed: partitionwise steps are fused, and become rows of one operand.
@@ -22,6 +24,31 @@ FromMap, FromMapProjectable = optional("dask.dataframe.dask_expr.io.io", "FromMa
 FromPandas = optional("dask.dataframe.dask_expr.io.io", "FromPandas")
 # The steps of a shuffle through files, which our store replaces.
 DiskShuffle, barrier, collect = optional("dask.dataframe.dask_expr._shuffle", "DiskShuffle", "barrier", "collect")
+# The steps of a shuffle between workers, and what does the same without them.
+AssignPartitioningIndex, _shuffle_transfer = optional(
+    "dask.dataframe.dask_expr._shuffle", "AssignPartitioningIndex", "_shuffle_transfer"
+)
+merge_chunk = optional("dask.dataframe.multi", "merge_chunk")
+#: Names of distributed for such a shuffle, by module.
+_P2P = {
+    "_core": ("P2PBarrierTask", "p2p_barrier"),
+    "_shuffle": ("DataFrameShuffleSpec", "shuffle_unpack"),
+    "_merge": ("merge_unpack",),
+}
+
+
+def names_of_p2p() -> Any:
+    """Return what distributed has for shuffles of dataframes, with stand-ins; None if Dask lacks a function."""
+    if is_gone(AssignPartitioningIndex) or is_gone(merge_chunk):
+        return None
+    # The graph of a shuffle imports the modules that it needs.
+    return SimpleNamespace(
+        **{
+            name: getattr(sys.modules.get(f"distributed.shuffle.{module}"), name, Gone)
+            for module, names in _P2P.items()
+            for name in names
+        }
+    )
 
 
 def frame_in_memory(expression: Any) -> tuple[Any, Any, list[slice]] | None:

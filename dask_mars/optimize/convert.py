@@ -16,7 +16,7 @@ from dask_mars.graph.chunks import DATA, ChunkGraph, Key, refuse_unhashable
 from dask_mars.optimize.compiler import Compiler
 from dask_mars.optimize.fronts.base import ALIAS, ChunkRecord, LazyLayer
 from dask_mars.optimize.programs import Program
-from dask_mars.optimize.shuffle import Shuffles, may_be_there
+from dask_mars.optimize.shuffle import Shuffles
 
 _MISSING = object()
 #: In place of the key of an entry that waits for its inputs.
@@ -37,7 +37,7 @@ class Converter:
         resolve_missing: Callable[[Key], Any] | None = None,
         split_locked_stores: bool = False,
         asked_for: Collection[Key] = (),
-        keep_file_shuffles: bool = False,
+        keep_shuffles: bool = False,
         checkpoint: Callable[[], None] = lambda: None,
     ) -> None:
         self._dsk = dsk
@@ -45,7 +45,8 @@ class Converter:
         self._resolve_missing = resolve_missing
         self._compiler = Compiler(dsk, layers, split_locked_stores, asked_for)
         self._graph = ChunkGraph(operands=self._compiler.operands)
-        self._shuffles = Shuffles() if may_be_there() and not keep_file_shuffles else None
+        shuffles = Shuffles()
+        self._shuffles = shuffles if shuffles.replacements and not keep_shuffles else None
 
     def convert(self, wanted: Sequence[Key]) -> ChunkGraph:
         """Walk from the requested keys."""
@@ -109,6 +110,10 @@ class Converter:
         """Return blocks outside layers' bounds that tasks did not take for keys, and that exist after all."""
         return self._compiler.layers.beyond & self._graph.ids.keys()
 
+    def has_parts_of_shuffles(self) -> bool:
+        """Return whether some steps of a shuffle have been replaced and others have not."""
+        return self._shuffles is not None and not self._shuffles.are_whole(self._graph)
+
     def _enter(self, key: Key, wanted_by: Sequence[tuple[Key, ChunkRecord]]) -> ChunkRecord:
         """Compile the node of a key; an error names the last of `wanted_by`."""
         compiler = self._compiler
@@ -132,7 +137,7 @@ class Converter:
         if isinstance(program, DataNode):
             return DATA, (program.value,), ()
         if self._shuffles is not None:
-            program = self._shuffles.replace(program, self._program_of)
+            program = self._shuffles.replace(key, program, self._program_of)
         operand = compiler.operand_of(key, program)
         if shape is not None and program is compiled:
             compiler.shapes.add(key, node, shape, program, operand)
@@ -168,24 +173,20 @@ def convert(
     layers: Iterable[LazyLayer] = (),
     resolve_missing: Callable[[Key], Any] | None = None,
     split_locked_stores: bool = False,
-    keep_file_shuffles: bool = False,
+    keep_shuffles: bool = False,
     checkpoint: Callable[[], None] = lambda: None,
 ) -> ChunkGraph:
     """Turn a Dask graph into a chunk graph that computes the requested keys."""
     layers, wanted = list(layers), list(wanted)
-    make = partial(
-        Converter,
-        dsk,
-        layers,
-        resolve_missing,
-        split_locked_stores,
-        keep_file_shuffles=keep_file_shuffles,
-        checkpoint=checkpoint,
-    )
-    converter = make()
+    make = partial(Converter, dsk, layers, resolve_missing, split_locked_stores, checkpoint=checkpoint)
+    converter = make(keep_shuffles=keep_shuffles)
     graph = converter.convert(wanted)
     # An array with empty chunks has more blocks than its layer. Dask makes them on request, also in tasks whose
     # tuple may not be a key.
     if asked_for := converter.beyond():
-        return make(asked_for=asked_for).convert(wanted)
+        converter = make(asked_for=asked_for, keep_shuffles=keep_shuffles)
+        graph = converter.convert(wanted)
+    # The user may want a task inside a shuffle, too.
+    if converter.has_parts_of_shuffles():
+        return make(asked_for=asked_for, keep_shuffles=True).convert(wanted)
     return graph

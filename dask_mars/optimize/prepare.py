@@ -32,8 +32,8 @@ class PrepareOptions(NamedTuple):
     resolve_missing: Callable[[Key], Any] | None = None
     #: Selects chunks that no pass changes. Stores under a lock are then separate, too.
     select_unmergeable: SelectUnmergeable | None = None
-    #: Leave shuffles through files as Dask makes them. Otherwise they go through the store.
-    keep_file_shuffles: bool = False
+    #: Leave shuffles through files and between workers as Dask makes them. Otherwise they go through the store.
+    keep_shuffles: bool = False
     #: Called periodically; it raises `Cancelled` if the graph is cancelled.
     checkpoint: Callable[[], None] = lambda: None
     #: Called after each pass with its name, and the number of chunks before and after it.
@@ -58,7 +58,7 @@ def prepare(
     # run, and no chains. Unless `composed`, each block of each layer that the user has made is a chunk of its own.
     with gc_control.collect_rarely():
         if cache or transform_tasks is not None:
-            options = options._replace(keep_file_shuffles=True)
+            options = options._replace(keep_shuffles=True)
             return _graph_of_tasks(dsk, list(wanted), options, cache, transform_tasks)
         graph = _prepare(dsk, list(wanted), composed, options)
     warn_of_differences()
@@ -106,7 +106,7 @@ def _graph_of_tasks(
         wanted,
         resolve_missing=options.resolve_missing,
         split_locked_stores=options.select_unmergeable is not None,
-        keep_file_shuffles=options.keep_file_shuffles,
+        keep_shuffles=options.keep_shuffles,
         checkpoint=options.checkpoint,
     )
     annotate(graph, annotations)
@@ -147,6 +147,6 @@ def _converted(symbolic: Symbolic, wanted: list[Key], options: PrepareOptions) -
         symbolic.layers,
         options.resolve_missing,
         options.select_unmergeable is not None,
-        options.keep_file_shuffles,
+        options.keep_shuffles,
         options.checkpoint,
     )

@@ -1,23 +1,29 @@
-"""Shuffles through the store, in place of Dask's shuffles through files.
+"""Shuffles through the store, in place of Dask's shuffles through files and between workers.
 
 Without a cluster each partition of a dataframe or bag appends its rows to files for the others, and each new
-partition reads its files once all have done so. Here a map operand leaves one map output in the store, and each
-reducer reads its part: M + R operands that are retried, counted and spilled like all others.
+partition reads its files once all have done so. With one the partitions of dataframes send rows to Dask's workers
+("p2p"), in threads and buffers that no quota covers. Here a map operand leaves one map output in the store, and
+each reducer reads its part: M + R operands that are retried, counted and spilled like all others.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import dask
 
+from dask_mars.dask_api.core import Alias, DataNode, TaskRef
 from dask_mars.graph.callables import package_of
-from dask_mars.graph.chunks import Constant, Key
-from dask_mars.optimize.programs import Program
+from dask_mars.graph.chunks import ChunkGraph, Constant, Key
+from dask_mars.import_locks import is_loaded
+from dask_mars.optimize.programs import Program, call_node
 from dask_mars.worker.shuffle import map_bag, map_frame, reduce_bag, reduce_frame
 
+_MAPS = {id(map_bag), id(map_frame)}
 #: Returns the program of a key, None if there is none.
 ProgramOf = Callable[[Key], Program | None]
 
@@ -38,38 +44,72 @@ class _Kind(NamedTuple):
     collect_barrier: int
 
 
+class _NewStep(NamedTuple):
+    """A call in place of a step of a program."""
+
+    function: Callable[..., Any]
+    #: Codes of the program's values, references to keys, literals as data nodes, and calls.
+    arguments: Iterable[Any]
+    keywords: tuple[str, ...] = ()
+
+
+#: Returns the call in place of a step, given its function, its program and the codes of its arguments; None for no
+#: change.
+Replacement = Callable[[Callable[..., Any], Program, tuple[int, ...], ProgramOf], "_NewStep | None"]
+
+
 class Shuffles:
-    """Finds the steps of shuffles through files in programs, and replaces them."""
+    """Finds the steps of Dask's shuffles in programs, and replaces them."""
 
     def __init__(self) -> None:
-        self._by_function = {function: kind for kind in _kinds() for function in (kind.partition, kind.collect)}
+        #: Functions that return the replacement of a step, by the id of the function that it calls.
+        self.replacements: dict[int, Replacement] = {}
+        for kind in _kinds():
+            for function in (kind.partition, kind.collect):
+                self.replacements[id(function)] = partial(self._step, kind)
+        # Dask imports it for the graph of such a shuffle.
+        if is_loaded("distributed.shuffle._shuffle"):
+            _BetweenWorkers(self.replacements)
         #: Keys of maps, by the key of the files; None for an unknown form of shuffle.
-        self._maps: dict[Key, list[Key] | None] = {}
+        self._maps_of: dict[Key, list[Key] | None] = {}
+        #: Keys of maps, of reducers, and of the maps that these read.
+        self._maps: set[Key] = set()
+        self._reducers: set[Key] = set()
+        self._read: set[Key] = set()
         #: Empty frames of reducers, by id.
         self._metas: dict[int, Constant] = {}
 
-    def replace(self, program: Program, program_of: ProgramOf) -> Program:
-        """Return a program with the steps of a shuffle through files replaced."""
-        by_function = self._by_function
-        if not any(function in by_function for function in program.functions if _is_plain(function)):
+    def replace(self, key: Key, program: Program, program_of: ProgramOf) -> Program:
+        """Return the program of a key, with the steps of a shuffle replaced."""
+        replacements = self.replacements
+        for function_id, _, _ in program.steps:
+            if function_id in replacements:
+                break
+        else:
             return program
         replaced = Program()
         codes_of: list[int] = []
 
-        def code_of(code: int) -> int:
-            if code < 0:
-                return replaced.literal(program.literals[~code])
-            return codes_of[code >> 1] if code & 1 else replaced.input(program.input_keys[code >> 1])
+        def emit(argument: Any) -> int:
+            if type(argument) is _NewStep:
+                if id(argument.function) in _MAPS:
+                    self._maps.add(key)
+                return replaced.step(argument.function, tuple(map(emit, argument.arguments)), argument.keywords)
+            if type(argument) is TaskRef:
+                self._reducers.add(key)
+                self._read.add(argument.key)
+                return replaced.input(argument.key)
+            if type(argument) is DataNode:
+                return replaced.literal(argument.value)
+            if argument < 0:
+                return replaced.literal(program.literals[~argument])
+            return codes_of[argument >> 1] if argument & 1 else replaced.input(program.input_keys[argument >> 1])
 
-        for function, (_, codes, keywords) in zip(program.functions, program.steps, strict=True):
-            kind = by_function.get(function) if _is_plain(function) and not keywords else None
-            step = None if kind is None else self._step(kind, function, program, codes, program_of)
-            if step is None:
-                codes_of.append(replaced.step(function, tuple(map(code_of, codes)), keywords))
-            else:
-                ours, kept, maps = step
-                arguments = [*map(code_of, kept), *map(replaced.input, maps)]
-                codes_of.append(replaced.step(ours, tuple(arguments)))
+        for function, (function_id, codes, keywords) in zip(program.functions, program.steps, strict=True):
+            call = None
+            if function_id in replacements and not keywords:
+                call = replacements[function_id](function, program, codes, program_of)
+            codes_of.append(emit(call or _NewStep(function, codes, keywords)))
         replaced.hold_literals(self._meta_constant)
         return replaced
 
@@ -79,6 +119,19 @@ class Shuffles:
             return None
         return self._metas.setdefault(id(value), Constant(value))
 
+    def are_whole(self, graph: ChunkGraph) -> bool:
+        """Return whether all steps of shuffles are replaced, and reducers alone read maps."""
+        if not (self._maps or self._reducers):
+            return True
+        maps, reducers, read = (
+            {graph.ids[key] for key in keys} for keys in (self._maps, self._reducers, self._read)
+        )
+        return (
+            maps == read
+            and maps.isdisjoint(graph.outputs)
+            and all(chunk in reducers or maps.isdisjoint(inputs) for chunk, inputs in enumerate(graph.inputs))
+        )
+
     def _step(
         self,
         kind: _Kind,
@@ -86,27 +139,33 @@ class Shuffles:
         program: Program,
         codes: tuple[int, ...],
         program_of: ProgramOf,
-    ) -> tuple[Callable[..., Any], list[int], list[Key]] | None:
-        """Return our function, the codes of its arguments and the maps it reads; None for no change."""
+    ) -> _NewStep | None:
+        """Return the call in place of a step of a shuffle through files; None for no change."""
         if function is kind.partition:
             files = _input_key(program, codes, kind.partition_files)
-            if self._maps.get(files) is None:
+            if self._maps_of.get(files) is None:
                 return None
-            return kind.map, _without(codes, kind.partition_files), []
+            return _NewStep(kind.map, _without(codes, kind.partition_files))
         files = _input_key(program, codes, kind.collect_files)
         barrier = _input_key(program, codes, kind.collect_barrier)
         if files is None or barrier is None:
             return None
-        if files not in self._maps:
-            self._maps[files] = _maps_behind(kind, files, barrier, program_of)
-        maps = self._maps[files]
+        if files not in self._maps_of:
+            self._maps_of[files] = _maps_behind(kind, files, barrier, program_of)
+        maps = self._maps_of[files]
         if maps is None:
             return None
-        return kind.reduce, _without(codes, kind.collect_files, kind.collect_barrier), maps
+        return _NewStep(
+            kind.reduce, [*_without(codes, kind.collect_files, kind.collect_barrier), *map(TaskRef, maps)]
+        )
 
 
 def _kinds() -> list[_Kind]:
     """Return the kinds of shuffles that may occur, which is those of imported modules."""
+    # There can be none before the library that writes the files is imported. Users who set a compression want
+    # files.
+    if "partd" not in sys.modules or dask.config.get("dataframe.shuffle.compression", None) is not None:
+        return []
     found = []
     if "dask.dataframe.dask_expr" in sys.modules:
         from dask_mars.dask_api import frames
@@ -123,7 +182,7 @@ def _kinds() -> list[_Kind]:
 def _maps_behind(kind: _Kind, files: Key, barrier: Key, program_of: ProgramOf) -> list[Key] | None:
     """Return the inputs of a barrier if all of them append to the files; otherwise None."""
     waits = program_of(barrier)
-    if waits is None or kind.barrier not in [function for function in waits.functions if _is_plain(function)]:
+    if waits is None or not any(function is kind.barrier for function in waits.functions):
         return None
     for key in waits.input_keys:
         appends = program_of(key)
@@ -133,17 +192,6 @@ def _maps_behind(kind: _Kind, files: Key, barrier: Key, program_of: ProgramOf) -
         ):
             return None
     return list(waits.input_keys)
-
-
-def may_be_there() -> bool:
-    """Return whether there may be a shuffle through files to replace."""
-    # There can be none before the library that writes the files is imported. Users who set a compression want
-    # files.
-    return "partd" in sys.modules and dask.config.get("dataframe.shuffle.compression", None) is None
-
-
-def _is_plain(function: Any) -> bool:
-    return type(function) is type(_is_plain)
 
 
 def _input_key(program: Program, codes: tuple[int, ...], place: int) -> Key | None:
@@ -156,3 +204,145 @@ def _input_key(program: Program, codes: tuple[int, ...], place: int) -> Key | No
 
 def _without(codes: tuple[int, ...], *places: int) -> list[int]:
     return [code for place, code in enumerate(codes) if place not in places]
+
+
+#: Module and name of the functions, made anew for each join, that send the rows of one side to workers.
+_JOIN = "create_assign_index_merge_transfer.<locals>.assign_index_merge_transfer"
+_JOIN_OF = "dask.dataframe.dask_expr._merge", _JOIN
+#: Arguments of joins after the barriers.
+_JOIN_ARGUMENTS = (
+    "how",
+    "left_on",
+    "right_on",
+    "result_meta",
+    "suffixes",
+    "left_index",
+    "right_index",
+    "indicator",
+)
+
+
+class _Exchange(NamedTuple):
+    """A shuffle between workers."""
+
+    column: Any
+    reducers: Any
+    #: Empty frame of the rows, without the column.
+    meta: Any
+    #: Keys of its maps, in the order of the partitions.
+    maps: list[Key]
+
+    def reduced(self, part: int) -> _NewStep:
+        """Return the call of a reducer."""
+        return _NewStep(reduce_frame, [part, DataNode(None, self.meta), *map(TaskRef, self.maps)])
+
+
+class _BetweenWorkers:
+    """Finds shuffles of dataframes between Dask's workers, given what replaces steps, which it adds to."""
+
+    def __init__(self, replacements: dict[int, Replacement]) -> None:
+        from dask_mars.dask_api import frames
+
+        self._frames, self._names = frames, frames.names_of_p2p()
+        self._replacements = replacements
+        #: The shuffles by id; None for an unknown form of shuffle.
+        self._exchanges: dict[Any, _Exchange | None] = {}
+        if self._names is not None:
+            replacements[id(self._names.shuffle_unpack)] = self._unpack
+            replacements[id(self._names.merge_unpack)] = self._merge
+
+    def _unpack(
+        self, _: Callable[..., Any], program: Program, codes: tuple[int, ...], program_of: ProgramOf
+    ) -> _NewStep | None:
+        """Return the call in place of the task of a new partition."""
+        if len(codes) != 3:
+            return None
+        id, part, barrier = codes
+        exchange = self._exchange(program, id, barrier, program_of)
+        return None if exchange is None else exchange.reduced(part)
+
+    def _merge(
+        self, _: Callable[..., Any], program: Program, codes: tuple[int, ...], program_of: ProgramOf
+    ) -> _NewStep | None:
+        """Return the call in place of the task that joins new partitions."""
+        if len(codes) < 12:
+            return None
+        left, right, part, *barriers = codes[:5]
+        sides = [
+            self._exchange(program, id, barrier, program_of)
+            for id, barrier in zip((left, right), barriers, strict=True)
+        ]
+        arguments = [side.reduced(part) for side in sides if side is not None]
+        if len(arguments) < 2:
+            return None
+        return _NewStep(self._frames.merge_chunk, [*arguments, *codes[5:]], _JOIN_ARGUMENTS[: len(codes) - 5])
+
+    def _transfer(
+        self, function: Callable[..., Any], program: Program, codes: tuple[int, ...], _: ProgramOf
+    ) -> _NewStep | None:
+        """Return the call in place of the task of an old partition."""
+        exchange = self._exchanges.get(self._sent_to(function, program, codes)[0])
+        if exchange is None:
+            return None
+        frame: Any = codes[0]
+        meta = DataNode(None, exchange.meta)
+        if len(codes) > 3:
+            frame = _NewStep(self._frames.AssignPartitioningIndex.operation, [*codes[:4], meta, codes[6]])
+        given = (exchange.column, exchange.reducers, True)
+        return _NewStep(map_frame, [frame, *[DataNode(None, value) for value in given]])
+
+    def _sent_to(self, function: Callable[..., Any], program: Program, codes: tuple[int, ...]) -> tuple[Any, Any]:
+        """Return the id of the shuffle to which a step sends rows and the partition's number, if it does."""
+        if function is self._frames._shuffle_transfer:
+            places = codes[1:3]
+        elif type(function) is FunctionType and (function.__module__, function.__qualname__) == _JOIN_OF:
+            places = codes[4:6]
+        else:
+            return None, None
+        id, number = [_literal(program, code) for code in places]
+        return id, number
+
+    def _exchange(
+        self, program: Program, id_code: int, barrier_code: int, program_of: ProgramOf
+    ) -> _Exchange | None:
+        id, barrier = _literal(program, id_code), _input_key(program, (barrier_code,), 0)
+        if type(id) is not str or barrier is None:
+            return None
+        if id not in self._exchanges:
+            self._exchanges[id] = self._exchange_behind(id, barrier, program_of)
+        return self._exchanges[id]
+
+    def _exchange_behind(self, id: str, barrier: Key, program_of: ProgramOf) -> _Exchange | None:
+        """Return the shuffle of a barrier, if all of its tasks are as Dask makes them."""
+        waits, names = program_of(barrier), self._names
+        node = waits.literals[0] if waits is not None and waits.functions == [call_node] else None
+        if node is None or type(node) is not names.P2PBarrierTask or node.func is not names.p2p_barrier:
+            return None
+        spec, (waits_for, *sent) = node.spec, node.args
+        if (
+            type(spec) is not names.DataFrameShuffleSpec
+            or not spec.drop_column
+            or not (spec.id == waits_for == id)
+        ):
+            return None
+        reducers = range(spec.parts_out) if type(spec.parts_out) is int else spec.parts_out
+        # Dask's graph of some partitions of a join has wrong numbers.
+        if max(reducers, default=0) >= spec.npartitions or any(type(reference) is not Alias for reference in sent):
+            return None
+        maps = [reference.target for reference in sent]
+        for number, key in enumerate(maps):
+            sends = program_of(key)
+            if sends is None:
+                return None
+            for function, (function_id, codes, keywords) in zip(sends.functions, sends.steps, strict=True):
+                if not keywords and self._sent_to(function, sends, codes) == (id, number):
+                    self._replacements[function_id] = self._transfer
+                    break
+            else:
+                return None
+        return _Exchange(spec.column, reducers, spec.meta.drop(columns=spec.column), maps)
+
+
+def _literal(program: Program, code: int) -> Any:
+    """Return a literal by its code, None for other values."""
+    return program.literals[~code] if code < 0 else None

@@ -16,12 +16,15 @@ _PART_BYTES = 2048
 _FEW_ROWS = 2000
 
 
-def map_frame(frame: Any, column: Any, reducers: Collection[int]) -> MapOutput:
+def map_frame(frame: Any, column: Any, reducers: Collection[int], drop: bool = False) -> MapOutput:
     """Group a partition's rows by a column of reducer numbers, leaving out those that are not in `reducers`."""
-    codes = frame[column].to_numpy()
+    numbered = frame[column]
+    if drop:
+        frame = frame.drop(columns=column)
+    codes = numbered.to_numpy()
     pandas = sys.modules.get("pandas")
     if pandas is None or type(frame) is not pandas.DataFrame or codes.dtype.kind not in "iuf":
-        groups = frame.groupby(column)
+        groups = frame.groupby(numbered)
         wanted = sorted(set(groups.groups).intersection(reducers))
         return pack(((reducer, groups.get_group(reducer)) for reducer in wanted), len(wanted))
     numbers = sorted(reducers)
@@ -56,10 +59,9 @@ def reduce_frame(reducer: int, meta: Any, *outputs: MapOutput) -> Any:
     from dask.dataframe.dispatch import concat
 
     parts = [part for output in outputs for part in output.part(reducer)]
-    if not parts:
-        return meta
-    frame = concat(parts) if len(parts) > 1 else parts[0].copy()
-    return frame if len(frame) else meta
+    frame = (concat(parts) if len(parts) > 1 else parts[0].copy()) if parts else ()
+    # Joins change their frames, and all reducers of a worker share this one.
+    return frame if len(frame) else meta.copy()
 
 
 def map_bag(grouper: Callable[[Any], Any], sequence: Iterable[Any], reducer_count: int, size: int) -> MapOutput:

@@ -220,7 +220,7 @@ def test_what_writes_files_begins_again_and_what_appends_does_not(tmp_path: Path
     assert not facts.unrepeatable
     # What appends to files made anew may begin again.
     bag = db.from_sequence(range(8), npartitions=4).groupby(lambda x: x % 2, shuffle="disk")
-    facts = facts_of(prepared(lambda: bag.compute(), keep_file_shuffles=True))
+    facts = facts_of(prepared(lambda: bag.compute(), keep_shuffles=True))
     assert facts.taints
     assert not facts.unrepeatable
     # Through the store, map outputs have a form of their own.

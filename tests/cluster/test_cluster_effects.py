@@ -18,12 +18,14 @@ import distributed
 import numpy as np
 import pandas as pd
 import pytest
+from dask.callbacks import Callback
 from dask.utils import SerializableLock
 from distributed import Client, get_worker
 from distributed.utils_test import gen_cluster
 
 import dask_mars
 from dask_mars.cluster.admission import NoLongerNeeded, claim_once, hold_locks, register_once, unregister_once
+from dask_mars.cluster.client_methods import switch
 from dask_mars.cluster.requirements import RequirementsFinder, find_requirements
 from dask_mars.errors import BegunBefore, FilesLost, LockLost
 from dask_mars.graph.chunks import ChunkGraph
@@ -418,10 +420,24 @@ def shuffles(method: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize("name", ["merge", pytest.param("twice", marks=pytest.mark.slow)])
+def test_shuffles_between_workers_go_through_the_store(client, monkeypatch, name):
+    switch(client)
+    collection = shuffles("p2p")[name]
+    assert collection.optimize().dask
+    # What sends rows asks for it, in the agents, which are in this process.
+    monkeypatch.setattr("distributed.shuffle._shuffle.get_worker_plugin", None)
+    for found in (collection.compute(), collection.persist().compute(), client.compute(collection).result()):
+        same_frames(found, shuffles_by_tasks(name))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["merge", "twice"])
 def test_shuffles_between_workers(get, name):
-    same_frames(shuffles("p2p")[name].compute(scheduler=get), shuffles_by_tasks(name))
+    # Callbacks for single tasks see Dask's own.
+    with Callback(posttask=lambda *_: None):
+        found = shuffles("p2p")[name].compute(scheduler=get)
+    same_frames(found, shuffles_by_tasks(name))
 
 
 def shuffles_by_tasks(name: str) -> Any:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def appending(*collections: Any) -> list[str]:
-    graph = prepare(*handed_over(*collections), PrepareOptions(keep_file_shuffles=True))
+    graph = prepare(*handed_over(*collections), PrepareOptions(keep_shuffles=True))
     return [operand.name for operand in graph.operands if appends(operand)]
 
 
