@@ -265,17 +265,15 @@ class _BetweenWorkers:
         self, _: Callable[..., Any], program: Program, codes: tuple[int, ...], program_of: ProgramOf
     ) -> _NewStep | None:
         """Return the call in place of the task that joins new partitions."""
-        if len(codes) < 12:
+        names = _JOIN_ARGUMENTS[: len(codes) - 5]
+        if len(codes) != 5 + len(names):
             return None
-        left, right, part, *barriers = codes[:5]
-        sides = [
-            self._exchange(program, id, barrier, program_of)
-            for id, barrier in zip((left, right), barriers, strict=True)
-        ]
-        arguments = [side.reduced(part) for side in sides if side is not None]
-        if len(arguments) < 2:
+        left_id, right_id, part, left_barrier, right_barrier, *arguments = codes
+        left = self._exchange(program, left_id, left_barrier, program_of)
+        right = self._exchange(program, right_id, right_barrier, program_of)
+        if left is None or right is None:
             return None
-        return _NewStep(self._frames.merge_chunk, [*arguments, *codes[5:]], _JOIN_ARGUMENTS[: len(codes) - 5])
+        return _NewStep(self._frames.merge_chunk, [left.reduced(part), right.reduced(part), *arguments], names)
 
     def _transfer(
         self, function: Callable[..., Any], program: Program, codes: tuple[int, ...], _: ProgramOf
@@ -288,8 +286,8 @@ class _BetweenWorkers:
         meta = DataNode(None, exchange.meta)
         if len(codes) > 3:
             frame = _NewStep(self._frames.AssignPartitioningIndex.operation, [*codes[:4], meta, codes[6]])
-        given = (exchange.column, exchange.reducers, True)
-        return _NewStep(map_frame, [frame, *[DataNode(None, value) for value in given]])
+        given = partial(DataNode, None)
+        return _NewStep(map_frame, [frame, *map(given, (exchange.column, exchange.reducers, True))])
 
     def _sent_to(self, function: Callable[..., Any], program: Program, codes: tuple[int, ...]) -> tuple[Any, Any]:
         """Return the id of the shuffle to which a step sends rows and the partition's number, if it does."""
@@ -318,12 +316,8 @@ class _BetweenWorkers:
         node = waits.literals[0] if waits is not None and waits.functions == [call_node] else None
         if node is None or type(node) is not names.P2PBarrierTask or node.func is not names.p2p_barrier:
             return None
-        spec, (waits_for, *sent) = node.spec, node.args
-        if (
-            type(spec) is not names.DataFrameShuffleSpec
-            or not spec.drop_column
-            or not (spec.id == waits_for == id)
-        ):
+        spec, (own_id, *sent) = node.spec, node.args
+        if type(spec) is not names.DataFrameShuffleSpec or not spec.drop_column or {spec.id, own_id} != {id}:
             return None
         reducers = range(spec.parts_out) if type(spec.parts_out) is int else spec.parts_out
         # Dask's graph of some partitions of a join has wrong numbers.
