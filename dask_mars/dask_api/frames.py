@@ -18,6 +18,8 @@ Apply, BlockwiseHead, BlockwiseHeadIndex, BlockwiseTail, BlockwiseTailIndex, Ind
     _EXPR, "Apply", "BlockwiseHead", "BlockwiseHeadIndex", "BlockwiseTail", "BlockwiseTailIndex", "Index"
 )
 BlockwiseMerge = optional("dask.dataframe.dask_expr._merge", "BlockwiseMerge")
+# Compared by identity: joins, for which Dask makes the graph of some partitions wrongly.
+HashJoinP2P = optional("dask.dataframe.dask_expr._merge", "HashJoinP2P")
 # For speed: functions mapped over lists become rows of one operand.
 FromMap, FromMapProjectable = optional("dask.dataframe.dask_expr.io.io", "FromMap", "FromMapProjectable")
 # For speed: partitions of a frame in memory.

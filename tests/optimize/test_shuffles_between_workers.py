@@ -61,6 +61,8 @@ SHUFFLES: dict[str, Callable[[], Any]] = {
         others("other"), left_on="order", right_index=True, how="left", broadcast=False
     ),
     "join of nothing": lambda: rows()[rows().x < 0].merge(others("key", "text"), how="right", broadcast=False),
+    "first partitions of a join": lambda: joined("left").partitions[:2],
+    "others of a join": lambda: joined("inner").partitions[[3, 1]],
     "indicator": lambda: joined("outer", on="key", indicator=True, suffixes=("_l", "_r")),
     **{f"{how} join": lambda how=how: joined(how) for how in ("inner", "left", "right", "outer", "leftsemi")},
 }

@@ -46,7 +46,7 @@ def read_expressions(dsk: Any, options: ReadOptions) -> Symbolic | None:
             layers.append(layer)
             stack += others
         else:
-            tasks.update(_partitions_in_memory(expression) or expression._layer())
+            tasks.update(_partitions_in_memory(expression) or _some_of_join(expression) or expression._layer())
         stack += expression.dependencies()
     return Symbolic(tasks, layers)
 
@@ -148,6 +148,21 @@ def _partitions_in_memory(expression: Expr) -> dict[Key, Any] | None:
         return None
     keys = [(expression._name, number) for number in range(len(rows))]
     return {key: DataNode(key, frame.iloc[part]) for key, part in zip(keys, rows, strict=True)}
+
+
+def _some_of_join(expression: Expr) -> dict[Key, Any] | None:
+    """Return the tasks of some partitions of a join between workers, or None for other expressions."""
+    # Dask would number rows by the count of these partitions, and so return rows of others, or fail.
+    if not _dataframes_exist():
+        return None
+    from dask_mars.dask_api.frames import HashJoinP2P
+
+    if type(expression) is not HashJoinP2P or not expression._filtered:
+        return None
+    whole = expression.substitute_parameters({"_partitions": None})
+    keys = [(expression._name, number) for number in range(expression.npartitions)]
+    sources = [(whole._name, partition) for partition in expression._partitions]
+    return {**whole._layer(), **{key: Alias(key, source) for key, source in zip(keys, sources, strict=True)}}
 
 
 class PartitionRecords:
