@@ -92,7 +92,7 @@ def _computed(graph: ChunkGraph, check: Callable[[], None]) -> dict[int, Any]:
             value = contextvars.copy_context().run(lent.run_reading, chunk, inputs)
         except WritesIntoInputs:
             # A list, for example, holds read-only views. The engine makes it anew.
-            return {known: value for known, value in values.items() if _is_alone(value)}
+            return {done: value for done, value in values.items() if _is_alone(value)}
         except Exception as error:
             tracebacks.add_note(error, raised_by(graph, chunk))
             raise
