@@ -7,6 +7,7 @@ import copy
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import wait
 from typing import Any
 
 from dask_mars.client.lending import Lent, WritesIntoInputs, names_of
@@ -24,6 +25,8 @@ from dask_mars.store.store import bytes_to_store
 _MOST_CHUNKS, _MOST_RESULT_BYTES, _MOST_BYTES = 64, 16 << 20, 4 << 20
 #: Time after which the engine gets the chunks that are left, and that of a chunk that is better left to it.
 _TIME_S, _SLOW_S = 0.01, 0.003
+#: Longest single wait for chunks, in seconds.
+_WAIT_S = 0.5
 
 #: By functions of operands: number of computations since a chunk was quick.
 _slow: dict[tuple[str, ...], int] = {}
@@ -68,6 +71,9 @@ def compute_at_once(graph: ChunkGraph, check: Callable[[], None], threads: Spare
         # The interpreter ends.
         return graph
     try:
+        # Ctrl-C does not end a wait that is just beginning.
+        while not wait([computing], _WAIT_S).done:
+            pass
         return restored(graph, computing.result(), {}, value_of)
     finally:
         if computing.done():
