@@ -518,12 +518,12 @@ static PyObject *key_totals_(PyObject *Py_UNUSED(module), PyObject *arguments)
         if (failed)
             goto end;
     }
-    int is_monotonic;
+    Py_ssize_t runs;
     Py_BEGIN_ALLOW_THREADS
-    is_monotonic = add_groups(keys, (int)key_count, columns, column_count, rows, PyArray_DATA(first));
+    runs = add_groups(keys, (int)key_count, columns, column_count, rows, PyArray_DATA(first));
     feclearexcept(FE_ALL_EXCEPT);
     Py_END_ALLOW_THREADS
-    result = Py_BuildValue("(OOOO)", first, ranges, found, is_monotonic ? Py_True : Py_False);
+    result = Py_BuildValue("(OOOn)", first, ranges, found, runs);
 end:
     if (!result && !PyErr_Occurred())
         PyErr_NoMemory();
@@ -590,7 +590,7 @@ static PyMethodDef functions[] = {
     {"key_totals", key_totals_, METH_VARARGS,
      "Return, for a table of all combinations of keys, the number from one on of each place's first row, lowest number "
      "and size for each key, sums (compensated as by pandas) and counts of numbers that are not NaN for each column, "
-     "and whether places never decrease; None for a larger table."},
+     "and the number of runs of rows with one place; None for a larger table."},
     {"moments", moments_, METH_VARARGS,
      "Compute, for rows or the whole rows of a source, pivots, sums of differences to these, and of squared "
      "differences to means."},

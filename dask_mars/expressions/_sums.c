@@ -98,18 +98,18 @@ static void add_integers(const struct column *column, ptrdiff_t begin, ptrdiff_t
     }
 }
 
-int add_groups(const struct key *keys, int key_count, struct column *columns, ptrdiff_t column_count, ptrdiff_t rows,
-               int32_t *first)
+ptrdiff_t add_groups(const struct key *keys, int key_count, struct column *columns, ptrdiff_t column_count,
+                     ptrdiff_t rows, int32_t *first)
 {
-    int32_t places[PLACES], before = 0;
-    int falls = 0;
+    int32_t places[PLACES], before = -1;
+    ptrdiff_t runs = 0;
     for (ptrdiff_t begin = 0, count; begin < rows; begin += count) {
         count = rows - begin < PLACES ? rows - begin : PLACES;
         memset(places, 0, sizeof places);
         for (int key = 0; key < key_count; key++)
             add_to_places(keys + key, begin, count, places);
         for (ptrdiff_t row = 0; row < count; row++) {
-            falls |= places[row] < before;
+            runs += places[row] != before;
             before = places[row];
             if (!first[before])
                 first[before] = (int32_t)(begin + row) + 1;
@@ -117,7 +117,7 @@ int add_groups(const struct key *keys, int key_count, struct column *columns, pt
         for (ptrdiff_t column = 0; column < column_count; column++)
             (columns[column].doubles ? add_doubles : add_integers)(columns + column, begin, count, places);
     }
-    return !falls;
+    return runs;
 }
 
 /* The rest of a table's rows. */

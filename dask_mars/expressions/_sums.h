@@ -38,8 +38,8 @@ struct column {
 };
 
 /* Add the numbers of columns to the totals of their rows' places in a table of all combinations of keys, which also
- * gets the number of each place's first row, from one on. Return whether places never decrease. */
-int add_groups(const struct key *keys, int key_count, struct column *columns, ptrdiff_t column_count, ptrdiff_t rows,
+ * gets the number of each place's first row, from one on. Return the number of runs of rows of one place. */
+ptrdiff_t add_groups(const struct key *keys, int key_count, struct column *columns, ptrdiff_t column_count, ptrdiff_t rows,
                int32_t *first);
 
 /* Minimum length of a row of a table. */

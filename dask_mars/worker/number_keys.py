@@ -57,9 +57,10 @@ def _has_keys(frame: Any, by: tuple[Any, ...]) -> bool:
     if pandas is None or type(frame) is not pandas.DataFrame or len(frame) < _FEWEST_ROWS:
         return False
     labels = frame.columns
-    if frame.attrs or labels.name is not None or not labels.is_unique or not 0 < len(set(by)) == len(by):
+    if frame.attrs or not frame.flags.allows_duplicate_labels or labels.name is not None or not labels.is_unique:
         return False
-    return all(type(label) is str and label in labels for label in by)
+    is_named = all(type(label) is str and label in labels and label not in frame.index.names for label in by)
+    return is_named and 0 < len(set(by)) == len(by)
 
 
 class _Key:
@@ -95,10 +96,10 @@ class _Groups:
         found = key_totals(arrays, values, min(_PLACES_PER_ROW * len(frame), _MOST_PLACES))
         if found is None:
             raise ValueError("the keys are far from each other")
-        first, ranges, totals, is_monotonic = found
-        if is_monotonic:
-            raise ValueError("pandas adds up slices")
+        first, ranges, totals, runs = found
         present = np.flatnonzero(first)
+        if runs == len(present):
+            raise ValueError("pandas adds up slices")
         if not is_sorted:
             # pandas puts groups into the order in which they begin.
             present = present[np.argsort(first[present])]

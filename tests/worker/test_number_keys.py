@@ -164,7 +164,9 @@ ODD = {
     "every other row": lambda: table().iloc[::2],
     "names of columns": lambda: table().rename_axis(columns="names"),
     "numbers as labels": lambda: table().rename(columns={"i": 3}),
-    "index of the key's name": lambda: table().rename_axis(index="c"),
+    "named index": lambda: table().rename_axis(index="c"),
+    "one group": lambda: table().assign(a=3),
+    "no labels twice": lambda: table().set_flags(allows_duplicate_labels=False),
     "counts as labels": lambda: table().rename(columns={"i": "v-count"}),
 }
 
@@ -180,6 +182,20 @@ def test_odd_frames(kind: str, name: str) -> None:
             function, named = CALLS[name]
             with pytest.raises((TypeError, NotImplementedError)):
                 function(ODD[kind](), "a", **named)
+
+
+@pytest.mark.parametrize("name", ["sum", "several", "sorted", "mean", "variance"])
+@pytest.mark.parametrize("by", [("a",), ("a", "b"), ("b", "a")])
+@pytest.mark.parametrize("rising", [True, False])
+def test_groups_of_neighbours_in_any_order(name: str, by: tuple[str, ...], rising: bool) -> None:
+    # pandas adds up slices if groups follow each other, numbered as they begin unless they are sorted.
+    check(name, table().sort_values(list(by), ascending=rising, ignore_index=True), *by)
+
+
+def test_a_key_that_is_also_a_level_is_refused() -> None:
+    frame, (function, named) = table().rename_axis(index="a"), CALLS["sum"]
+    with pytest.raises(ValueError, match="ambiguous"):
+        number_keys.number_keys(function)(frame, "a", **named)
 
 
 def test_a_pandas_that_adds_otherwise_adds_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +234,7 @@ def test_tables_of_limited_size() -> None:
     keys = np.array([1 << 62, -(1 << 62)]), np.array([7, 9])
     assert native.key_totals(keys[:1], (), 1 << 30) is None
     assert native.key_totals(keys[1:], (), 2) is None
-    first, ranges, _, is_monotonic = native.key_totals(keys[1:], (), 3)
+    first, ranges, _, runs = native.key_totals(keys[1:], (), 3)
     assert first.tolist() == [1, 0, 2]
     assert ranges == [(7, 3)]
-    assert is_monotonic
+    assert runs == 2
