@@ -25,7 +25,7 @@ from dask_mars.scheduler.events import GraphPlan
 
 if TYPE_CHECKING:
     from distributed import Scheduler
-    from distributed.scheduler import TaskState, WorkerState
+    from distributed.scheduler import TaskPrefix, TaskState, WorkerState
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +90,8 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         self._assigned: dict[str, tuple[int, dict[Any, str]]] = {}
         #: Number of subtasks by computation.
         self._counts: defaultdict[str, int] = defaultdict(int)
+        #: Durations, by Dask's prefix of keys, that are guesses until a subtask has ended.
+        self._guesses: dict[str, float] = {}
         for address in scheduler.workers:
             self.add_worker(scheduler, address)
 
@@ -131,6 +133,8 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
             plan = self._plans[key] = SubtaskAnnotation(*[facts[name] for name in SubtaskAnnotation._fields])
             self._counts[plan.computation] += 1
             task.priority = plan.priority[0], task.priority[1], plan.priority[1]
+            if not task.dependencies:
+                self._guess_duration(task.prefix, plan.chunks)
             if plan.bound:
                 continue
             task.loose_restrictions = False
@@ -149,6 +153,11 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         plan = self._plans.get(key)
         if plan is None:
             return
+        if finish == "memory" and self._guesses:
+            prefix = self._scheduler.tasks[key].prefix
+            if (guess_s := self._guesses.pop(prefix.name, None)) is not None:
+                # Dask has taken the mean of both.
+                prefix.duration_average = max(2 * prefix.duration_average - guess_s, 0.0)
         if finish == "forgotten":
             del self._plans[key]
             self._drop(key)
@@ -166,6 +175,13 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
                 self._place(task, plan)
                 # Not within Dask's own transitions.
                 self._scheduler.loop.add_callback(self._resume)
+
+    def _guess_duration(self, prefix: TaskPrefix, chunks: int) -> None:
+        """Estimate unknown durations as those of as many tasks of Dask's, by which an adaptive cluster grows."""
+        # Others read data. A guess for these would outweigh the time to fetch it.
+        if prefix.duration_average < 0 or prefix.name in self._guesses:
+            duration_s = max(chunks * self._scheduler.UNKNOWN_TASK_DURATION, self._guesses.get(prefix.name, 0.0))
+            prefix.duration_average = self._guesses[prefix.name] = duration_s
 
     # -- places -----------------------------------------------------------------------------------------------
 

@@ -59,6 +59,7 @@ def submit(
     planned: Callable[[Any], str],
     order: Sequence[Any] = (),
     bound: bool = False,
+    chunks: int = 1,
 ) -> dict[Any, Any]:
     """Submit tasks as subtasks of a computation; return futures of all of them."""
     keys = [task.key for task in tasks]
@@ -66,7 +67,9 @@ def submit(
         "workers": {key: [planned(key)] for key in keys}.__getitem__,
         "allow_other_workers": not bound,
         MARK: {
-            key: SubtaskAnnotation("computation", 0, 1, (0.0, float((order or keys).index(key))), bound)._asdict()
+            key: SubtaskAnnotation(
+                "computation", 0, chunks, (0.0, float((order or keys).index(key))), bound
+            )._asdict()
             for key in keys
         }.__getitem__,
     }
@@ -103,6 +106,18 @@ async def test_subtasks_begin_where_and_when_they_were_planned(client, scheduler
     go.set()
     await client.gather([blocker, *futures.values()])
     assert noted == [3, 1, 5, 0, 2, 4]
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)], scheduler_kwargs=PLUGIN, worker_kwargs=AGENTS)
+async def test_an_adaptive_cluster_grows_as_for_single_chunks(client, scheduler, a):
+    # 8 times 50 chunks of half a second, which Dask takes for unknown durations, are 200 seconds.
+    futures = submit(client, waiting(8), lambda key: a.address, chunks=50)
+    await async_poll_for(lambda: a.state.executing_count == 1, timeout=10)
+    assert scheduler.adaptive_target(target_duration=50) == 4
+    go.set()
+    await client.gather(list(futures.values()))
+    # The guess is gone.
+    assert scheduler.task_prefixes["wait"].duration_average < 5
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 3, scheduler_kwargs=PLUGIN, worker_kwargs=AGENTS)
@@ -334,7 +349,7 @@ class ManyAgents:
         task = Facts(
             key=key, state="waiting", worker_restrictions={planned}, resource_restrictions=None,
             loose_restrictions=True, dependencies=set(dependencies), dependents=set(), waiting_on=set(),
-            priority=(0, 0, 0),
+            priority=(0, 0, 0), prefix=Facts(name="x", duration_average=1.0),
         )  # fmt: skip
         self.tasks[key] = task
         annotation = SubtaskAnnotation("computation", 0, 1, (0.0, 0.0), bound=False)._asdict()
