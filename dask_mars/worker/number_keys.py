@@ -20,10 +20,13 @@ from dask_mars.graph.callables import attribute, called_by
 from dask_mars.worker.coded_reads import encoded
 from dask_mars.worker.grouped_variances import grouped_variances, with_marks
 
+key_totals: Any
 try:
-    from dask_mars.expressions._native import key_totals
+    from dask_mars.expressions import _native
 except ImportError:
-    key_totals = None  # type: ignore[assignment]
+    key_totals = None
+else:
+    key_totals = getattr(_native, "key_totals", None)
 
 #: Minimum number of rows, and maximum number of places for each of them, and for all.
 _FEWEST_ROWS, _PLACES_PER_ROW, _MOST_PLACES = 1 << 11, 1, 1 << 22
