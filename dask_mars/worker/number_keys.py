@@ -62,8 +62,11 @@ def _has_keys(frame: Any, by: tuple[Any, ...]) -> bool:
     labels = frame.columns
     if frame.attrs or not frame.flags.allows_duplicate_labels or labels.name is not None or not labels.is_unique:
         return False
-    is_named = all(type(label) is str and label in labels and label not in frame.index.names for label in by)
-    return is_named and 0 < len(set(by)) == len(by)
+    names = list(labels)
+    if set(map(type, names)) != {str} or labels.dtype != pandas.Index(names).dtype:
+        return False
+    are_columns = all(type(label) is str and label in labels and label not in frame.index.names for label in by)
+    return are_columns and 0 < len(set(by)) == len(by)
 
 
 class _Key:
@@ -136,10 +139,13 @@ def _single(frame: Any, by: Sequence[str], named: dict[str, Any], is_sorted: boo
     columns, others = named["columns"], _others(frame, by)
     is_series = type(columns) is str
     if columns is not None:
-        others = {label: others[label] for label in ([columns] if is_series else columns)}
+        columns = [columns] if is_series else list(columns)
+        others = {label: others[label] for label in columns}
+        if len(others) < len(columns):
+            return None
     groups = _Groups(frame, by, others, is_sorted)
     found = groups.sums if is_sum else groups.counts
-    return groups.series(found[columns], columns) if is_series else groups.frame(found)
+    return groups.series(found[columns[0]], columns[0]) if is_series else groups.frame(found)
 
 
 def _several(frame: Any, by: Sequence[str], named: dict[str, Any], is_sorted: bool) -> Any:

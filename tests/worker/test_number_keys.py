@@ -56,6 +56,7 @@ CALLS: dict[str, tuple[Any, dict[str, Any]]] = {
 OTHER_CALLS: dict[str, tuple[Any, dict[str, Any]]] = {
     "largest": (CHUNK, {"chunk": M.max, "columns": "v"}),
     "of the key": (CHUNK, {"chunk": M.sum, "columns": "a"}),
+    "twice": (CHUNK, {"chunk": M.sum, "columns": ["v", "v"]}),
     "minimum count": (CHUNK, {"chunk": M.sum, "columns": "v", "min_count": 200}),
     "largest among several": (
         groupby._groupby_apply_funcs,
@@ -163,6 +164,7 @@ ODD = {
     "text": lambda: table().assign(i=lambda frame: frame.i.astype(str)),
     "every other row": lambda: table().iloc[::2],
     "names of columns": lambda: table().rename_axis(columns="names"),
+    "objects as labels": lambda: table().set_axis(pd.Index(list("avbi"), dtype=object), axis=1),
     "numbers as labels": lambda: table().rename(columns={"i": 3}),
     "named index": lambda: table().rename_axis(index="c"),
     "one group": lambda: table().assign(a=3),
