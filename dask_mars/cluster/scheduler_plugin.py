@@ -25,7 +25,7 @@ from dask_mars.scheduler.events import GraphPlan
 
 if TYPE_CHECKING:
     from distributed import Scheduler
-    from distributed.scheduler import TaskPrefix, TaskState, WorkerState
+    from distributed.scheduler import TaskState, WorkerState
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
             self._counts[plan.computation] += 1
             task.priority = plan.priority[0], task.priority[1], plan.priority[1]
             if not task.dependencies:
-                self._guess_duration(task.prefix, plan.chunks)
+                self._guess_duration(task, plan.chunks)
             if plan.bound:
                 continue
             task.loose_restrictions = False
@@ -176,9 +176,10 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
                 # Not within Dask's own transitions.
                 self._scheduler.loop.add_callback(self._resume)
 
-    def _guess_duration(self, prefix: TaskPrefix, chunks: int) -> None:
-        """Estimate unknown durations as those of as many tasks of Dask's, by which an adaptive cluster grows."""
-        # Others read data. A guess for these would outweigh the time to fetch it.
+    def _guess_duration(self, task: TaskState, chunks: int) -> None:
+        """Estimate an unknown duration as that of as many tasks of Dask's, by which an adaptive cluster grows."""
+        # Other subtasks read data. A guess for these would outweigh the time to fetch it.
+        prefix = task.prefix
         if prefix.duration_average < 0 or prefix.name in self._guesses:
             duration_s = max(chunks * self._scheduler.UNKNOWN_TASK_DURATION, self._guesses.get(prefix.name, 0.0))
             prefix.duration_average = self._guesses[prefix.name] = duration_s
