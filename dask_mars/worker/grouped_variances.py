@@ -62,6 +62,8 @@ def _sums_and_counts(frame: Any, by: tuple[str, ...], options: dict[str, Any]) -
         mark += "²"
     squares = (frame[columns] ** 2).set_axis([label + mark for label in columns], axis=1)
     groups = pandas.concat([frame, squares], axis=1).groupby(by[0] if len(by) == 1 else list(by), **options)
+    if len(frame) and groups._grouper.is_monotonic:
+        raise ValueError("pandas adds up slices in a way that depends on other columns in the same array")
     sums = groups[columns].sum()
     counts = groups[columns].count()
     return with_marks(sums, groups[list(squares.columns)].sum().set_axis(sums.columns, axis=1), counts)
