@@ -66,8 +66,12 @@ VECTORISED void key_range(const int64_t *keys, ptrdiff_t count, int64_t *low, in
 VECTORISED static void add_to_places(const struct key *key, ptrdiff_t begin, ptrdiff_t count, int32_t *places)
 {
     const int64_t *numbers = key->numbers + begin;
-    for (ptrdiff_t row = 0; row < count; row++)
-        places[row] = places[row] * key->size + (int32_t)(numbers[row] - key->low);
+    uint64_t low = (uint64_t)key->low, size = (uint64_t)key->size;
+    for (ptrdiff_t row = 0; row < count; row++) {
+        /* Another thread may change the key meanwhile. */
+        uint64_t offset = (uint64_t)numbers[row] - low;
+        places[row] = places[row] * key->size + (offset < size ? (int32_t)offset : 0);
+    }
 }
 
 static void add_doubles(const struct column *column, ptrdiff_t begin, ptrdiff_t count, const int32_t *restrict places)

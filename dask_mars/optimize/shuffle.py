@@ -9,14 +9,14 @@ each reducer reads its part: M + R operands that are retried, counted and spille
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from types import FunctionType
 from typing import Any, NamedTuple
 
 import dask
 
-from dask_mars.dask_api.core import Alias, DataNode, TaskRef
+from dask_mars.dask_api.core import Alias, DataNode
 from dask_mars.graph.callables import package_of
 from dask_mars.graph.chunks import ChunkGraph, Constant, Key
 from dask_mars.import_locks import is_loaded
@@ -48,9 +48,11 @@ class _NewStep(NamedTuple):
     """A call in place of a step of a program."""
 
     function: Callable[..., Any]
-    #: Codes of the program's values, references to keys, literals as data nodes, and calls.
+    #: Codes of the program's values, literals as data nodes, and calls.
     arguments: Iterable[Any]
     keywords: tuple[str, ...] = ()
+    #: Keys of the maps that a reducer reads, as further arguments.
+    maps: Sequence[Key] = ()
 
 
 #: Returns the call in place of a step, given its function, its program and the codes of its arguments; None for no
@@ -94,11 +96,11 @@ class Shuffles:
             if type(argument) is _NewStep:
                 if id(argument.function) in _MAPS:
                     self._maps.add(key)
-                return replaced.step(argument.function, tuple(map(emit, argument.arguments)), argument.keywords)
-            if type(argument) is TaskRef:
-                self._reducers.add(key)
-                self._read.add(argument.key)
-                return replaced.input(argument.key)
+                if argument.maps:
+                    self._reducers.add(key)
+                    self._read.update(argument.maps)
+                given = [*map(emit, argument.arguments), *map(replaced.input, argument.maps)]
+                return replaced.step(argument.function, tuple(given), argument.keywords)
             if type(argument) is DataNode:
                 return replaced.literal(argument.value)
             if argument < 0:
@@ -155,9 +157,7 @@ class Shuffles:
         maps = self._maps_of[files]
         if maps is None:
             return None
-        return _NewStep(
-            kind.reduce, [*_without(codes, kind.collect_files, kind.collect_barrier), *map(TaskRef, maps)]
-        )
+        return _NewStep(kind.reduce, _without(codes, kind.collect_files, kind.collect_barrier), maps=maps)
 
 
 def _kinds() -> list[_Kind]:
@@ -234,7 +234,7 @@ class _Exchange(NamedTuple):
 
     def reduced(self, part: int) -> _NewStep:
         """Return the call of a reducer."""
-        return _NewStep(reduce_frame, [part, DataNode(None, self.meta), *map(TaskRef, self.maps)])
+        return _NewStep(reduce_frame, [part, DataNode(None, self.meta)], maps=self.maps)
 
 
 class _BetweenWorkers:
