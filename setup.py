@@ -97,7 +97,13 @@ setup(
             ],
             include_dirs=[numpy.get_include()],
             # Casts are vectorised from -O3 on, comparisons of real numbers if they need not trap.
-            extra_compile_args=["-std=c11", "-O3", "-fno-trapping-math", "-fvisibility=hidden"],
+            extra_compile_args=[
+                "-std=c11",
+                "-O3",
+                "-ffp-contract=off",
+                "-fno-trapping-math",
+                "-fvisibility=hidden",
+            ],
             libraries=["m"],
             optional=True,
         ),

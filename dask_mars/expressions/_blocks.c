@@ -22,6 +22,8 @@
 /* Number of calls of loops between two checks for interruption. */
 #define PATIENCE 4096
 #define CACHE_LINE 64
+/* Copies of a single number that a sum of results reads. */
+#define COPIES 512
 /* Elements that a source generates at a time, in whole blocks: few enough to stay in a fast cache. */
 #define WINDOW 4096
 
@@ -49,6 +51,8 @@ struct gathered {
     struct source *source;
     char *buffer;
     npy_intp item, period;
+    /* Whether a sum of results fetches the array ahead. */
+    int by_sum;
 };
 
 struct argument {
@@ -56,6 +60,8 @@ struct argument {
     const struct gathered *gathered;
     /* Whether the cursor advances from block to block; in buffers it starts again. */
     int moves;
+    /* Where a sum of results fetches the array ahead, or NULL. */
+    struct cursor *ahead;
 };
 
 struct bound_step {
@@ -67,6 +73,10 @@ struct bound_step {
     int parts;
     char *part_memory;
     npy_intp item;
+    /* If this is the sum of results of the step before, computes it from that step's arguments. */
+    pair_sum *sum;
+    /* Whether that sum replaces the step. */
+    int replaced;
 };
 
 struct run {
@@ -251,6 +261,40 @@ int may_be_made(const struct program *program, npy_intp array)
     return 1;
 }
 
+/* Return whether a step before reads an array. */
+static int is_read_before(const struct program *program, const struct step *step, int reference)
+{
+    for (const struct step *before = program->steps; before < step; before++)
+        for (int place = 0; place < before->arguments; place++)
+            if (before->references[place] == reference)
+                return 1;
+    return 0;
+}
+
+/* Let a sum compute the results that it adds, if they are of doubles that are contiguous, or single. */
+static void replace_by_sum(const struct run *run, struct bound_step *bound)
+{
+    struct bound_step *before = bound - 1;
+    for (int place = 0; place < before->step->arguments - 1; place++) {
+        const struct argument *argument = &before->arguments[place];
+        int reference = before->step->references[place];
+        int single = reference >= 0 && run->layouts[reference].axes == 1 && !argument->cursor.stride;
+        if (argument->cursor.stride != (npy_intp)sizeof(double) && !single)
+            return;
+    }
+    bound->sum = sum_of_results(before->step->loop);
+    before->replaced = bound->sum != NULL;
+    for (int place = 0; bound->sum && place < before->step->arguments - 1; place++) {
+        struct argument *argument = &before->arguments[place];
+        int reference = before->step->references[place];
+        if (!argument->moves || !argument->cursor.stride || run->gathered[reference].by_sum
+            || is_read_before(run->program, before->step, reference))
+            continue;
+        argument->ahead = &run->ahead[reference];
+        run->gathered[reference].by_sum = 1;
+    }
+}
+
 /* Bind the arguments of all steps to arrays and buffers; return 0 if that is impossible. With NULL as memory only count
  * the bytes that buffers need. */
 static int bind(struct run *run, const struct array *arrays, char *memory, size_t *bytes)
@@ -293,6 +337,9 @@ static int bind(struct run *run, const struct array *arrays, char *memory, size_
             /* In an array of several runs, or with a negative stride, NumPy's groups may begin anywhere. */
             if (step->flags & POSITIONAL && (layout->axes > 1 || layout->strides[0] < 0))
                 return 0;
+            for (int axis = 0; step->flags & FORWARD && axis < layout->axes; axis++)
+                if (layout->strides[axis] < 0)
+                    return 0;
             if (gathered->buffer) {
                 argument->cursor = (struct cursor){NULL, gathered->item, NPY_MAX_INTP, NULL, {0}};
                 argument->gathered = gathered;
@@ -305,8 +352,11 @@ static int bind(struct run *run, const struct array *arrays, char *memory, size_
         if (step->flags & REDUCTION) {
             const struct cursor *total = &bound->arguments[0].cursor;
             bound->item = program->array_items[step->references[0]];
-            if (!total->stride && total->left > program->block)
+            if (!total->stride && total->left > program->block) {
                 bound->part_memory = take(&memory, bytes, PARTS * bound->item);
+                if (step->flags & OF_RESULTS && total->layout->axes == 1)
+                    replace_by_sum(run, bound);
+            }
         }
     }
     return 1;
@@ -472,12 +522,63 @@ static int run_reduction(struct bound_step *bound, npy_intp count)
     return 0;
 }
 
+/* Add a block of results of the step before, which are not stored. */
+static int run_sum(struct run *run, struct bound_step *bound, npy_intp count)
+{
+    struct bound_step *before = bound - 1;
+    int arguments = before->step->arguments - 1;
+    struct cursor cursors[2];
+    double copies[COPIES], total = -0.0;
+    npy_intp most = count, left = count;
+    for (int place = 0; place < arguments; place++) {
+        cursors[place] = before->arguments[place].cursor;
+        cursors[place].pointer = first_of(&before->arguments[place]);
+        if (cursors[place].stride)
+            continue;
+        most = COPIES;
+        for (int at = 0; at < COPIES; at++)
+            copies[at] = *(const double *)cursors[place].pointer;
+    }
+    while (left > 0) {
+        npy_intp part = left < most ? left : most;
+        const double *data[2], *ahead[2];
+        for (int place = 0; place < arguments; place++) {
+            data[place] = cursors[place].stride ? (const double *)cursors[place].pointer : copies;
+            if (cursors[place].left < part)
+                part = cursors[place].left;
+            const struct cursor *next = before->arguments[place].ahead;
+            if (next && next->left < part)
+                part = next->left;
+            ahead[place] = next ? (const double *)next->pointer : data[place];
+        }
+        if (arguments == 1) {
+            data[1] = data[0];
+            ahead[1] = data[0];
+        }
+        total += bound->sum(data[0], data[1], part, ahead);
+        for (int place = 0; place < arguments; place++) {
+            move(&cursors[place], part);
+            if (before->arguments[place].ahead)
+                move(before->arguments[place].ahead, part);
+        }
+        left -= part;
+    }
+    for (int place = 0; place < arguments; place++)
+        if (before->arguments[place].moves)
+            before->arguments[place].cursor = cursors[place];
+    memcpy(bound->part_memory + bound->parts++ * bound->item, &total, sizeof total);
+    struct cursor *into = &bound->arguments[0].cursor;
+    int failed = bound->parts == PARTS || count == into->left ? reduce_parts(bound) : 0;
+    move(into, count);
+    return failed;
+}
+
 /* Begin to fetch elements of the next block: a step computes while memory delivers them. */
 static void fetch_ahead(struct run *run, npy_intp elements)
 {
     for (npy_intp number = 0; number < run->program->array_count; number++) {
         struct cursor *cursor = &run->ahead[number];
-        if (!cursor->layout)
+        if (!cursor->layout || run->gathered[number].by_sum)
             continue;
         for (npy_intp left = elements; left > 0;) {
             npy_intp part = cursor->left < left ? cursor->left : left;
@@ -522,11 +623,14 @@ static enum outcome run_blocks(struct run *run, int (*interrupted)(void))
         for (npy_intp number = 0; number < program->step_count; number++) {
             struct bound_step *bound = &run->steps[number];
             fetch_ahead(run, (number + 1) * count / program->step_count - number * count / program->step_count);
+            if (bound->replaced)
+                continue;
             int checked = watched && !bound->step->loop->no_floating_point_errors;
             /* Loops that NumPy does not check may leave any flags. */
             if (checked && !clean && fetestexcept(watched))
                 feclearexcept(watched);
             int failed = bound->simple                        ? run_simple(bound, count)
+                         : bound->sum                     ? run_sum(run, bound, count)
                          : bound->step->flags & REDUCTION ? run_reduction(bound, count)
                                                             : run_in_runs(bound, count);
             if (failed)

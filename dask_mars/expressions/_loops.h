@@ -1,5 +1,5 @@
-/* Inner loops that NumPy has, but does not publish: casts, and the choice of `numpy.where`; and zeros in place of NaN,
- * for which NumPy makes three passes. */
+/* Inner loops that NumPy has, but does not publish: casts, and the choice of `numpy.where`; zeros in place of NaN, for
+ * which NumPy makes three passes; and arithmetic, whose results IEEE 754 defines. */
 
 #ifndef DASK_MARS_LOOPS_H
 #define DASK_MARS_LOOPS_H
@@ -10,6 +10,8 @@
 #include <Python.h>
 #include <numpy/ndarraytypes.h>
 #include <numpy/dtype_api.h>
+
+#include "_sums.h"
 
 /* Content of the capsules of NumPy's `ufunc._get_strided_loop`, and of those of the loops here. NumPy documents the
  * layout, and changes the capsule's name with it. */
@@ -37,5 +39,11 @@ const struct loop *select_loop(npy_intp item_bytes);
 
 /* Return the loop that replaces NaN by zero, for floats and doubles, or NULL. */
 const struct loop *without_nan_loop(char type);
+
+/* Return the loop of a ufunc of floats or doubles, by its name, or NULL. */
+const struct loop *arithmetic_loop(const char *name, char type);
+
+/* Return the function that sums a loop's results without storing them, or NULL. */
+pair_sum *sum_of_results(const struct loop *loop);
 
 #endif

@@ -128,6 +128,10 @@ static int read_step(Program *self, PyObject *given, Py_ssize_t number)
         }
         step->references[place] = (int)reference;
     }
+    if (step->flags & OF_RESULTS && (!number || !(step->flags & SUM) || program->steps[number - 1].flags & REDUCTION)) {
+        PyErr_SetString(PyExc_ValueError, "there are no results to sum");
+        return -1;
+    }
     if (step->flags & REDUCTION && (step->references[0] < 0 || step->references[2] < 0)) {
         PyErr_SetString(PyExc_ValueError, "a total has to be an array");
         return -1;
@@ -259,6 +263,15 @@ static PyObject *select_(PyObject *Py_UNUSED(module), PyObject *size)
     if (item_bytes == -1 && PyErr_Occurred())
         return NULL;
     return loop_capsule(select_loop(item_bytes));
+}
+
+static PyObject *arithmetic_(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    const char *name;
+    int type;
+    if (!PyArg_ParseTuple(arguments, "sC:arithmetic", &name, &type))
+        return NULL;
+    return loop_capsule(arithmetic_loop(name, (char)type));
 }
 
 static PyObject *without_nan_(PyObject *Py_UNUSED(module), PyObject *arguments)
@@ -580,6 +593,8 @@ static PyObject *rest_(PyObject *Py_UNUSED(module), PyObject *capsule)
 }
 
 static PyMethodDef functions[] = {
+    {"arithmetic", arithmetic_, METH_VARARGS,
+     "Return the loop of a ufunc, given its name and NumPy's character for the type of all arguments, or None."},
     {"cast", cast_, METH_VARARGS, "Return the loop that casts one type to another, by NumPy's characters, or None."},
     {"group_sums", group_sums_, METH_VARARGS,
      "Add rows to the totals of their groups, the first of each group to zero. Return False if a total is NaN, or "
@@ -627,6 +642,7 @@ PyMODINIT_FUNC PyInit__native(void)
         int value;
     } constants[] = {
         {"POSITIONAL", POSITIONAL}, {"CAST_BEFORE", CAST_BEFORE}, {"REDUCTION", REDUCTION}, {"SUM", SUM},
+        {"OF_RESULTS", OF_RESULTS}, {"FORWARD", FORWARD},
         {"DIVIDE", FE_DIVBYZERO},   {"OVER", FE_OVERFLOW},        {"UNDER", FE_UNDERFLOW},  {"INVALID", FE_INVALID},
     };
     int failed = !type || PyModule_AddObjectRef(module, "Program", type);

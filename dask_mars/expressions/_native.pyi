@@ -8,6 +8,8 @@ POSITIONAL: int
 CAST_BEFORE: int
 REDUCTION: int
 SUM: int
+OF_RESULTS: int
+FORWARD: int
 DIVIDE: int
 OVER: int
 UNDER: int
@@ -25,6 +27,7 @@ class Program:
     ) -> None: ...
     def run(self, watched: int, /, *arrays: Any) -> bool: ...
 
+def arithmetic(name: str, type: str, /) -> Any | None: ...
 def cast(source: str, target: str, /) -> Any | None: ...
 def group_sums(
     rows: np.ndarray[Any, Any],

@@ -1,9 +1,10 @@
-/* Sums of short rows, of rows in groups, of numbers in groups, and of tables: see `_sums.h`.
+/* Sums of short rows, of results, of rows in groups, of numbers in groups, and of tables: see `_sums.h`.
  *
  * NumPy's loop takes about as long to begin a row as to add up sixty numbers, and adds eight at a time. */
 
 #include "_sums.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "_vectorised.h"
@@ -14,6 +15,8 @@
 #define FEW_LANES 8
 /* Rows whose places are in the first-level cache. */
 #define PLACES 2048
+/* Runs of FEW numbers that are added at a time. */
+#define RUNS 4
 
 VECTORISED void add_row_sums(const double *rows, ptrdiff_t count, ptrdiff_t length, char *totals, ptrdiff_t stride)
 {
@@ -147,6 +150,69 @@ VECTORISED static double few(const double *numbers, ptrdiff_t count, ptrdiff_t a
         total += numbers[at];
     return total;
 }
+
+typedef double lanes __attribute__((vector_size(FEW_LANES * sizeof(double)), aligned(sizeof(double)), may_alias));
+typedef int64_t masks __attribute__((vector_size(FEW_LANES * sizeof(int64_t))));
+
+#define NEUTRAL {-0.0, -0.0, -0.0, -0.0, -0.0, -0.0, -0.0, -0.0}
+#define TOGETHER(own) ((((own)[0] + (own)[1]) + ((own)[2] + (own)[3])) + (((own)[4] + (own)[5]) + ((own)[6] + (own)[7])))
+
+/* Sums of what an expression gives for each pair of numbers. Four runs are added at a time: one would wait for each
+ * addition to end before the next. */
+#define SUM_OF(name, of_numbers, of_lanes)                                                                           \
+    VECTORISED static double name##_few(const double *first, const double *second, ptrdiff_t count)                  \
+    {                                                                                                                \
+        lanes sums = NEUTRAL;                                                                                        \
+        ptrdiff_t at = 0;                                                                                            \
+        for (; at + FEW_LANES <= count; at += FEW_LANES) {                                                           \
+            lanes x = *(const lanes *)(first + at), y = *(const lanes *)(second + at);                               \
+            (void)y;                                                                                                 \
+            sums += of_lanes;                                                                                        \
+        }                                                                                                            \
+        double total = TOGETHER(sums);                                                                               \
+        for (; at < count; at++) {                                                                                   \
+            double x = first[at], y = second[at];                                                                    \
+            (void)y;                                                                                                 \
+            total += of_numbers;                                                                                     \
+        }                                                                                                            \
+        return total;                                                                                                \
+    }                                                                                                                \
+    VECTORISED static double name##_runs(const double *first, const double *second, const double *one,               \
+                                         const double *other)                                                        \
+    {                                                                                                                \
+        lanes sums[RUNS] = {NEUTRAL, NEUTRAL, NEUTRAL, NEUTRAL};                                                     \
+        for (ptrdiff_t at = 0; at < FEW; at += FEW_LANES)                                                            \
+            for (int run = 0; run < RUNS; run++) {                                                                   \
+                lanes x = *(const lanes *)(first + run * FEW + at), y = *(const lanes *)(second + run * FEW + at);   \
+                (void)y;                                                                                             \
+                __builtin_prefetch(one + run * FEW + at);                                                            \
+                __builtin_prefetch(other + run * FEW + at);                                                          \
+                sums[run] += of_lanes;                                                                               \
+            }                                                                                                        \
+        return (TOGETHER(sums[0]) + TOGETHER(sums[1])) + (TOGETHER(sums[2]) + TOGETHER(sums[3]));                    \
+    }                                                                                                                \
+    double name(const double *first, const double *second, ptrdiff_t count, const double *const *ahead)              \
+    {                                                                                                                \
+        double total = -0.0;                                                                                         \
+        ptrdiff_t at = 0;                                                                                            \
+        for (; at + RUNS * FEW <= count; at += RUNS * FEW)                                                           \
+            total += name##_runs(first + at, second + at, ahead[0] + at, ahead[1] + at);                             \
+        for (ptrdiff_t part; at < count; at += part) {                                                               \
+            part = count - at < FEW ? count - at : FEW;                                                              \
+            for (ptrdiff_t line = at; line < at + part; line += FEW_LANES) {                                         \
+                __builtin_prefetch(ahead[0] + line);                                                                 \
+                __builtin_prefetch(ahead[1] + line);                                                                 \
+            }                                                                                                        \
+            total += name##_few(first + at, second + at, part);                                                      \
+        }                                                                                                            \
+        return total;                                                                                                \
+    }
+
+SUM_OF(sum_of_sums, x + y, x + y)
+SUM_OF(sum_of_differences, x - y, x - y)
+SUM_OF(sum_of_products, x *y, x *y)
+SUM_OF(sum_of_absolutes, fabs(x), (lanes)((masks)x & INT64_MAX))
+SUM_OF(sum_without_nan, x == x ? x : 0, (lanes)((masks)x & (x == x)))
 
 /* Return the next numbers: in place if they are within a row, otherwise copied. */
 static const double *taken(struct rest *rest, ptrdiff_t count, double *copy)

@@ -6,6 +6,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* A sum of what an operation gives for each of some pairs of numbers. Meanwhile as many numbers are fetched from where
+ * `ahead` points. */
+typedef double pair_sum(const double *first, const double *second, ptrdiff_t count, const double *const *ahead);
+
+pair_sum sum_of_sums, sum_of_differences, sum_of_products, sum_of_absolutes, sum_without_nan;
+
 /* Maximum length of a row: for longer ones NumPy's loop is as fast. */
 #define LONGEST_SUMMED_ROW 1024
 

@@ -6,6 +6,7 @@ has none, have loops of our own (`_loops.c`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
@@ -14,6 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from dask_mars.expressions.functions import Bound, Unsupported
+from dask_mars.expressions.positions import is_same_anywhere
 
 try:
     from dask_mars.expressions import _native
@@ -28,8 +30,9 @@ else:
     rest = getattr(_native, "rest", None)
     table_sum = getattr(_native, "table_sum", None)
 
-#: Bytes for the buffers of one block: about half of a first-level cache, as the arrays need the other half.
-CACHE_BYTES = 1 << 14
+#: Bytes for the buffers of one block: about a quarter of a first-level cache. The arrays need the rest, for this
+#: block and the next.
+CACHE_BYTES = 1 << 13
 #: Minimum and maximum elements of a block. Shorter blocks cost more calls than they save.
 LEAST_BLOCK, MOST_BLOCK = 1 << 10, 1 << 12
 
@@ -105,6 +108,10 @@ class _Step(NamedTuple):
     references: tuple[int, ...]
     flags: int
 
+    def inputs(self) -> tuple[int, ...]:
+        """Return references to what the step reads."""
+        return self.references[1:] if self.flags & _native.REDUCTION else self.references[:-1]
+
 
 class NativePlan:
     """A chain as a native program."""
@@ -115,7 +122,7 @@ class NativePlan:
         if not AVAILABLE:
             raise Unsupported
         builder = _Builder(chain)
-        steps, buffer_items = _share_buffers(builder.steps, builder.buffers)
+        steps, buffer_items = _share_buffers(_before_sums(builder.steps), builder.buffers)
         block = MOST_BLOCK
         while block > LEAST_BLOCK and block * sum(buffer_items) > CACHE_BYTES:
             block //= 2
@@ -183,12 +190,14 @@ class _Builder:
     def _add(self, slot: int, bound: Bound, sources: tuple[int, ...]) -> None:
         """Add a step, and the casts that it needs."""
         chain = self._chain
-        loop, dtypes = self._loop(bound, sources)
+        ufunc, loop, dtypes = self._loop(bound, sources)
         # A short cut for a power has no exponent.
         arguments = list(zip(sources[: len(dtypes)], dtypes, strict=True))
         references = tuple([self._value(source, dtype) for source, dtype in arguments])
         flags = 0
-        if bound.positional:
+        if bound.positional and self._is_same_anywhere(ufunc, {*dtypes, bound.dtype}):
+            flags = _native.FORWARD
+        elif bound.positional:
             flags = _native.POSITIONAL
             if any(chain.types[source] != dtype for source, dtype in arguments if chain.shapes[source]):
                 # NumPy casts through buffers, whose ends affect the grouping of elements.
@@ -213,15 +222,24 @@ class _Builder:
             flags |= _native.SUM
         self.steps.append(_Step(loop, (total, source, self._array(initial, dtype)), flags))
 
-    def _loop(self, bound: Bound, sources: tuple[int, ...]) -> tuple[Any, tuple[np.dtype[Any], ...]]:
-        """Return a step's inner loop, and the dtypes of its arguments."""
+    def _is_same_anywhere(self, ufunc: np.ufunc | None, dtypes: set[np.dtype[Any]]) -> bool:
+        """Return whether the last bits of results do not depend on neighbours; only say so where that matters."""
+        arrays = [value for value in self._chain.values if type(value) is np.ndarray]
+        if ufunc is None or len(dtypes) != 1 or all(array.flags.forc for array in arrays):
+            return False
+        return is_same_anywhere(ufunc, *dtypes)
+
+    def _loop(
+        self, bound: Bound, sources: tuple[int, ...]
+    ) -> tuple[np.ufunc | None, Any, tuple[np.dtype[Any], ...]]:
+        """Return a step's ufunc, if it is one, its inner loop, and the dtypes of its arguments."""
         types = [self._chain.types[source] for source in sources]
         if bound.name == "astype":
-            return _cast(types[0], bound.dtype), (types[0],)
+            return None, _cast(types[0], bound.dtype), (types[0],)
         if bound.name == "without_nan":
-            return _native.without_nan(bound.dtype.char), (types[0],)
+            return None, _native.without_nan(bound.dtype.char), (types[0],)
         if bound.name == "where":
-            return _native.select(bound.dtype.itemsize), (types[0], bound.dtype, bound.dtype)
+            return None, _native.select(bound.dtype.itemsize), (types[0], bound.dtype, bound.dtype)
         ufunc: Any = bound.call
         if bound.name == "power":
             ufunc = self._power(types, sources[1])
@@ -230,7 +248,9 @@ class _Builder:
         dtypes, loop = _inner_loop(ufunc, (*types[: ufunc.nin], None))
         if dtypes[-1] != bound.dtype:
             raise Unsupported
-        return loop, dtypes[:-1]
+        if ufunc in _ARITHMETIC and len(set(dtypes)) == 1:
+            loop = _native.arithmetic(ufunc.__name__, bound.dtype.char) or loop
+        return ufunc, loop, dtypes[:-1]
 
     def _power(self, types: list[Any], exponent: int) -> np.ufunc:
         """Return the ufunc that NumPy's operator calls."""
@@ -274,6 +294,26 @@ class _Builder:
     def _buffer(self, dtype: np.dtype[Any]) -> int:
         self.buffers.append(dtype)
         return -len(self.buffers)
+
+
+def _before_sums(steps: list[_Step]) -> list[_Step]:
+    """Move steps whose results only a sum reads before that sum, which may then replace them."""
+    reads = Counter(reference for step in steps for reference in step.inputs())
+    writers = {step.references[-1]: step for step in steps if not step.flags & _native.REDUCTION}
+    moved: dict[int, _Step] = {}
+    for step in steps:
+        source = step.references[1]
+        if step.flags & _native.SUM and source < 0 and reads[source] == 1:
+            moved[source] = writers[source]
+    ordered = []
+    for step in steps:
+        if step.flags & _native.SUM and step.references[1] in moved:
+            ordered.append(moved[step.references[1]])
+            step = step._replace(flags=step.flags | _native.OF_RESULTS)
+        elif step.references[-1] in moved:
+            continue
+        ordered.append(step)
+    return ordered
 
 
 def _share_buffers(steps: list[_Step], dtypes: list[np.dtype[Any]]) -> tuple[list[_Step], tuple[int, ...]]:
@@ -349,6 +389,8 @@ def _initial(ufunc: np.ufunc, dtype: np.dtype[Any]) -> Any:
     raise Unsupported
 
 
+#: Ufuncs with loops of our own for floats and doubles.
+_ARITHMETIC = frozenset([np.absolute, np.add, np.divide, np.multiply, np.negative, np.square, np.subtract])
 #: The ufunc that `numpy.clip` calls.
 _CLIP: Any = np.clip if not AVAILABLE else np._core.umath.clip  # type: ignore[attr-defined]
 _FLAGS = (

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import warnings
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from importlib.util import module_from_spec
@@ -27,6 +28,7 @@ from dask_mars.expressions import evaluate, native
 from dask_mars.expressions.draws import draw
 from dask_mars.expressions.evaluate import RegionFunction
 from dask_mars.expressions.functions import elementwise
+from dask_mars.expressions.positions import is_same_anywhere
 from dask_mars.expressions.rewrite import Moments, with_expressions
 from dask_mars.graph.chunks import Operand
 from tests.expressions.test_expressions import GRID, outcome, plans_of, program
@@ -236,16 +238,20 @@ def test_every_ufunc_gives_its_own_bits(ufunc: np.ufunc, block_lengths: Callable
     assert used
 
 
-def test_last_bits_that_depend_on_neighbours_are_numpys_where_arrays_are_not_flat() -> None:
+def test_last_bits_that_depend_on_neighbours_are_numpys_where_arrays_are_not_flat(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """NumPy processes groups of elements, which begin elsewhere in a block of such an array."""
     x = np.linspace(0.1, 5, 6000)
     cut = np.repeat(x.reshape(-1, 60), 2, axis=0)[::2]
-    for ufunc, is_positional in ((np.exp, True), (np.fmin, True), (np.sqrt, False), (np.add, False)):
-        for values, is_flat in ((x, True), (x[::-1], False), (cut, False)):
-            plain = program(ufunc.nin, (ufunc, tuple(range(ufunc.nin))))
-            rewritten = region(plain)
-            same(rewritten.run([values] * ufunc.nin, ()), plain.run([values] * ufunc.nin, ()))
-            assert is_native(rewritten) == (is_flat or not is_positional)
+    for is_same in (False, True):
+        monkeypatch.setattr(native, "is_same_anywhere", lambda ufunc, dtype, is_same=is_same: is_same)
+        for ufunc, is_positional in ((np.exp, True), (np.fmin, True), (np.sqrt, False), (np.add, False)):
+            for values, is_flat in ((x, True), (x[::-1], False), (cut, is_same)):
+                plain = program(ufunc.nin, (ufunc, tuple(range(ufunc.nin))))
+                rewritten = region(plain)
+                same(rewritten.run([values] * ufunc.nin, ()), plain.run([values] * ufunc.nin, ()))
+                assert is_native(rewritten) == (is_flat or not is_positional)
     rounded = region(program(2, (np.arctan2, (0, 1))))
     rounded.run([cut, np.asarray(cut, "f4")], ())
     assert not is_native(rounded)
@@ -422,6 +428,89 @@ def test_runs_of_a_few_elements(shape: tuple[int, ...], place: int, block_length
         rewritten = with_expressions(tail)
         same(rewritten.run([x, axis, True], ()), tail.run([x, axis, True], ()))
         assert is_native(rewritten)
+
+
+_RESULTS: list[tuple[Callable[..., Any], int]] = [
+    (operator.add, 2),
+    (operator.sub, 2),
+    (operator.mul, 2),
+    (operator.truediv, 2),
+    (abs, 1),
+    (np.square, 1),
+    (operator.neg, 1),
+]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize(("function", "count"), _RESULTS)
+def test_sums_of_results_that_are_not_stored(
+    function: Callable[..., Any], count: int, place: int, block_lengths: Callable[[int], None]
+) -> None:
+    block_lengths(place)
+    rng = np.random.default_rng(0)
+    wide = rng.random((70, 2311)) + 0.5
+    # Rows apart, whole, with a single number on either side, along an axis, and rows that are short or reversed.
+    pairs = [
+        (wide[:, 5:1908], wide[:, 9:1912]),
+        (wide, wide),
+        (wide[:, :1000], 0.3),
+        (0.3, wide[:, :1000]),
+        (wide[:, :600], wide[0, :600]),
+        (wide[:, :600], wide[:, :1]),
+        (wide[:, :50], wide[:, 50:100]),
+        (wide[:, ::-1], wide),
+        (wide[:, ::2], wide[:, 1::2][:, :1156]),
+    ]
+    total = program(4, (function, tuple(range(count))), (np.sum, (4, 2, 3), ("axis", "keepdims")))
+    beside = program(
+        4,
+        (function, tuple(range(count))),
+        (operator.mul, (0, 0)),
+        (np.sum, (4, 2, 3), ("axis", "keepdims")),
+        (np.sum, (5, 2, 3), ("axis", "keepdims")),
+        (np.max, (4, 2, 3), ("axis", "keepdims")),
+        (operator.add, (6, 7)),
+        (operator.add, (8, 9)),
+    )
+    for x, y in pairs:
+        if not isinstance(x, np.ndarray) and count == 1:
+            continue
+        if isinstance(y, np.ndarray) and isinstance(x, np.ndarray) and y.ndim == 2 and y.shape[1] > 1:
+            y = y[:, : x.shape[1]]
+            x = x[:, : y.shape[1]]
+        values = [x, y, None, True]
+        for plain in (total, beside):
+            got, expected = with_expressions(plain).run(list(values), ()), plain.run(list(values), ())
+            assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
+            np.testing.assert_allclose(got, expected, rtol=1e-13, atol=1e-9)
+
+
+def test_sums_of_results_keep_zeros_nan_and_warnings() -> None:
+    squares = program(3, (operator.mul, (0, 0)), (np.sum, (3, 1, 2), ("axis", "keepdims")))
+    for value in (-0.0, np.nan, np.inf, 1e300, 1e-320):
+        x = np.full((100, 900), value)[:, :800]
+        with warnings.catch_warnings(record=True) as expected_warnings:
+            warnings.simplefilter("always")
+            expected = squares.run([x, None, True], ())
+        with warnings.catch_warnings(record=True) as found_warnings:
+            warnings.simplefilter("always")
+            got = with_expressions(squares).run([x, None, True], ())
+        same(got, expected)
+        assert [str(each.message) for each in found_warnings] == [str(each.message) for each in expected_warnings]
+    differences = program(3, (operator.sub, (0, 0)), (np.sum, (3, 1, 2), ("axis", "keepdims")))
+    x = np.full((100, 900), -0.0)[:, :800]
+    same(with_expressions(differences).run([x, None, True], ()), differences.run([x, None, True], ()))
+
+
+def test_functions_whose_results_are_the_same_anywhere() -> None:
+    assert is_same_anywhere(np.absolute, np.dtype("f8"))
+    assert not is_same_anywhere(np.exp, np.dtype("c16"))
+    x = np.random.default_rng(0).random((300, 500))[:, :400]
+    for ufunc in (np.exp, np.sin, np.log, np.hypot, np.power, np.cbrt):
+        plain = program(ufunc.nin, (ufunc, tuple(range(ufunc.nin))))
+        rewritten = region(plain)
+        same(rewritten.run([x] * ufunc.nin, ()), plain.run([x] * ufunc.nin, ()))
+        assert is_native(rewritten) == is_same_anywhere(ufunc, x.dtype)
 
 
 def test_arrays_that_are_not_aligned() -> None:
