@@ -13,13 +13,19 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 from dask.utils import format_bytes
 
-from dask_mars.client.assembling import input_to_assemble, is_assembly, is_xarrays_assembly
+from dask_mars.client.assembling import (
+    in_threads,
+    input_to_assemble,
+    is_assembly,
+    is_large_assembly,
+    is_xarrays_assembly,
+)
 from dask_mars.client.callbacks import Observer
 from dask_mars.client.lending import Lent, lent_chunks
 from dask_mars.client.local_tasks import raised_by, run_chunk
@@ -344,7 +350,23 @@ class GraphComputation:
     def _fresh_value(self, run: GraphRun, chunk: int, inputs: list[Any]) -> Any:
         if self._lent is not None and chunk in self._lent.chunks:
             return self._lent.run(chunk, inputs)
+        operand = self._graph.operands[self._graph.operand_of[chunk]]
+        if is_large_assembly(operand, inputs):
+            return in_threads(operand, self._call_all).run(inputs, ())
         return run_chunk(self._graph, chunk, inputs)
+
+    def _call_all(self, calls: Sequence[Callable[[], None]]) -> None:
+        """Call functions that need no more than a moment each, in several threads."""
+        threads = self._engine.spare_threads
+        pool = threads.take(self._pool_size)
+        try:
+            for each in [pool.submit(call) for call in calls]:
+                each.result()
+        except BaseException:
+            # Nothing writes any more into memory that is given back now.
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+        threads.give_back(self._pool_size, pool)
 
     def _value_or_deferred(self, run: GraphRun, chunk: int, inputs: list[Any]) -> Any:
         """Compute a chunk in this process; return a deferred task if the result cannot be pickled."""

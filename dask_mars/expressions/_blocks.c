@@ -60,7 +60,7 @@ struct argument {
     const struct gathered *gathered;
     /* Whether the cursor advances from block to block; in buffers it starts again. */
     int moves;
-    /* Where a sum of results fetches the array ahead, or NULL. */
+    /* The position at which a sum of results fetches the array ahead, or NULL. */
     struct cursor *ahead;
 };
 

@@ -1,4 +1,4 @@
-"""Whether a function's results depend on where its arguments are in memory.
+"""Finds out if a function's results depend on where its arguments are in memory.
 
 NumPy computes functions such as `exp` for several elements at a time, and may use another method for the rest of
 a row, or for elements apart from each other, whose last bits differ. Versions and processors differ in where.
