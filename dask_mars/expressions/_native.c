@@ -555,18 +555,22 @@ static PyObject *table_sum_(PyObject *Py_UNUSED(module), PyObject *arguments)
     Py_ssize_t together;
     if (!PyArg_ParseTuple(arguments, "O!n:table_sum", &PyArray_Type, &table, &together))
         return NULL;
-    if (PyArray_NDIM(table) != 2 || PyArray_TYPE(table) != NPY_DOUBLE || !PyArray_ISBEHAVED_RO(table)
-        || PyArray_STRIDE(table, 1) != sizeof(double) || PyArray_STRIDE(table, 0) % (npy_intp)sizeof(double)
+    int type = PyArray_TYPE(table);
+    npy_intp item = PyArray_ITEMSIZE(table);
+    if (PyArray_NDIM(table) != 2 || (type != NPY_DOUBLE && type != NPY_FLOAT) || !PyArray_ISBEHAVED_RO(table)
+        || PyArray_STRIDE(table, 1) != item || PyArray_STRIDE(table, 0) % item
         || PyArray_DIM(table, 1) < LEAST_TABLE_ROW || together < 1) {
-        PyErr_SetString(PyExc_TypeError, "the table must be of doubles in contiguous rows");
+        PyErr_SetString(PyExc_TypeError, "the table must be of floats or doubles in contiguous rows");
         return NULL;
     }
+    const void *rows = PyArray_DATA(table);
+    npy_intp count = PyArray_DIM(table, 0), length = PyArray_DIM(table, 1), stride = PyArray_STRIDE(table, 0) / item;
     double total;
     int is_odd;
     Py_BEGIN_ALLOW_THREADS
     feclearexcept(FE_ALL_EXCEPT);
-    total = table_sum(PyArray_DATA(table), PyArray_DIM(table, 0), PyArray_DIM(table, 1),
-                      PyArray_STRIDE(table, 0) / (npy_intp)sizeof(double), together);
+    total = type == NPY_DOUBLE ? double_table_sum(rows, count, length, stride, together)
+                               : (double)float_table_sum(rows, count, length, stride, together);
     is_odd = fetestexcept(FE_OVERFLOW | FE_INVALID);
     feclearexcept(FE_ALL_EXCEPT);
     Py_END_ALLOW_THREADS
@@ -612,7 +616,7 @@ static PyMethodDef functions[] = {
     {"rest", rest_, METH_O, "Return an array of the remaining doubles of a source."},
     {"select", select_, METH_O, "Return the loop of where(condition, x, y) for items of a number of bytes, or None."},
     {"table_sum", table_sum_, METH_VARARGS,
-     "Return the sum of a table of doubles, added in NumPy's order with the given number of rows in its buffer. "
+     "Return the sum of a table of floats or doubles, added in NumPy's order with the given number of rows in its buffer. "
      "Return None after a floating-point error."},
     {"without_nan", without_nan_, METH_VARARGS,
      "Return the loop that replaces NaN by zero, by NumPy's type character, or None."},

@@ -127,30 +127,6 @@ ptrdiff_t add_groups(const struct key *keys, int key_count, struct column *colum
     return runs;
 }
 
-/* The rest of a table's rows. */
-struct rest {
-    const double *at;
-    ptrdiff_t in_row, length, stride;
-};
-
-VECTORISED static double few(const double *numbers, ptrdiff_t count, ptrdiff_t ahead)
-{
-    double lanes[FEW_LANES];
-    for (int lane = 0; lane < FEW_LANES; lane++)
-        lanes[lane] = numbers[lane];
-    ptrdiff_t at = FEW_LANES;
-    for (; at + FEW_LANES <= count; at += FEW_LANES) {
-        /* The processor does not foresee where the next row begins. */
-        __builtin_prefetch(numbers + ahead + at);
-        for (int lane = 0; lane < FEW_LANES; lane++)
-            lanes[lane] += numbers[at + lane];
-    }
-    double total = ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
-    for (; at < count; at++)
-        total += numbers[at];
-    return total;
-}
-
 typedef double lanes __attribute__((vector_size(FEW_LANES * sizeof(double)), aligned(sizeof(double)), may_alias));
 typedef int64_t masks __attribute__((vector_size(FEW_LANES * sizeof(int64_t))));
 
@@ -214,46 +190,70 @@ SUM_OF(sum_of_products, x *y, x *y)
 SUM_OF(sum_of_absolutes, fabs(x), (lanes)((masks)x & INT64_MAX))
 SUM_OF(sum_without_nan, x == x ? x : 0, (lanes)((masks)x & (x == x)))
 
-/* Return the next numbers: in place if they are within a row, otherwise copied. */
-static const double *taken(struct rest *rest, ptrdiff_t count, double *copy)
-{
-    const double *numbers = rest->at;
-    if (count <= rest->in_row) {
-        rest->at += count;
-        rest->in_row -= count;
-        return numbers;
+/* Defines the sum of a table of numbers of one type; `rest` is the rest of its rows. */
+#define TABLE_SUM(type)                                                                                              \
+    struct type##_rest {                                                                                             \
+        const type *at;                                                                                              \
+        ptrdiff_t in_row, length, stride;                                                                            \
+    };                                                                                                               \
+    VECTORISED static type type##_few(const type *numbers, ptrdiff_t count, ptrdiff_t ahead)                         \
+    {                                                                                                                \
+        type lanes[FEW_LANES], total;                                                                                \
+        for (int lane = 0; lane < FEW_LANES; lane++)                                                                 \
+            lanes[lane] = numbers[lane];                                                                             \
+        ptrdiff_t at = FEW_LANES;                                                                                    \
+        for (; at + FEW_LANES <= count; at += FEW_LANES) {                                                           \
+            /* The processor does not foresee where the next row begins. */                                          \
+            __builtin_prefetch(numbers + ahead + at);                                                                \
+            for (int lane = 0; lane < FEW_LANES; lane++)                                                             \
+                lanes[lane] += numbers[at + lane];                                                                   \
+        }                                                                                                            \
+        total = TOGETHER(lanes);                                                                                     \
+        for (; at < count; at++)                                                                                     \
+            total += numbers[at];                                                                                    \
+        return total;                                                                                                \
+    }                                                                                                                \
+    /* Return the next numbers: in place if they are within a row, otherwise copied. */                              \
+    static const type *type##_taken(struct type##_rest *rest, ptrdiff_t count, type *copy)                           \
+    {                                                                                                                \
+        const type *numbers = rest->at;                                                                              \
+        if (count <= rest->in_row) {                                                                                 \
+            rest->at += count;                                                                                       \
+            rest->in_row -= count;                                                                                   \
+            return numbers;                                                                                          \
+        }                                                                                                            \
+        for (ptrdiff_t done = 0, part; done < count; done += part) {                                                 \
+            if (!rest->in_row) {                                                                                     \
+                rest->at += rest->stride - rest->length;                                                             \
+                rest->in_row = rest->length;                                                                         \
+            }                                                                                                        \
+            part = count - done < rest->in_row ? count - done : rest->in_row;                                        \
+            memcpy(copy + done, rest->at, (size_t)part * sizeof(type));                                              \
+            rest->at += part;                                                                                        \
+            rest->in_row -= part;                                                                                    \
+        }                                                                                                            \
+        return copy;                                                                                                 \
+    }                                                                                                                \
+    static type type##_halved(struct type##_rest *rest, ptrdiff_t count)                                             \
+    {                                                                                                                \
+        if (count > FEW) {                                                                                           \
+            ptrdiff_t half = count / 2;                                                                              \
+            half -= half % FEW_LANES;                                                                                \
+            type first = type##_halved(rest, half);                                                                  \
+            return first + type##_halved(rest, count - half);                                                        \
+        }                                                                                                            \
+        type copy[FEW];                                                                                              \
+        return type##_few(type##_taken(rest, count, copy), count, rest->stride);                                     \
+    }                                                                                                                \
+    type type##_table_sum(const type *rows, ptrdiff_t count, ptrdiff_t length, ptrdiff_t stride, ptrdiff_t together) \
+    {                                                                                                                \
+        type total = 0;                                                                                              \
+        for (ptrdiff_t row = 0; row < count; row += together) {                                                      \
+            struct type##_rest rest = {rows + row * stride, length, length, stride};                                 \
+            total += type##_halved(&rest, (count - row < together ? count - row : together) * length);               \
+        }                                                                                                            \
+        return total;                                                                                                \
     }
-    for (ptrdiff_t done = 0, part; done < count; done += part) {
-        if (!rest->in_row) {
-            rest->at += rest->stride - rest->length;
-            rest->in_row = rest->length;
-        }
-        part = count - done < rest->in_row ? count - done : rest->in_row;
-        memcpy(copy + done, rest->at, (size_t)part * sizeof(double));
-        rest->at += part;
-        rest->in_row -= part;
-    }
-    return copy;
-}
 
-static double halved(struct rest *rest, ptrdiff_t count)
-{
-    if (count > FEW) {
-        ptrdiff_t half = count / 2;
-        half -= half % FEW_LANES;
-        double first = halved(rest, half);
-        return first + halved(rest, count - half);
-    }
-    double copy[FEW];
-    return few(taken(rest, count, copy), count, rest->stride);
-}
-
-double table_sum(const double *rows, ptrdiff_t count, ptrdiff_t length, ptrdiff_t stride, ptrdiff_t together)
-{
-    double total = 0;
-    for (ptrdiff_t row = 0; row < count; row += together) {
-        struct rest rest = {rows + row * stride, length, length, stride};
-        total += halved(&rest, (count - row < together ? count - row : together) * length);
-    }
-    return total;
-}
+TABLE_SUM(float)
+TABLE_SUM(double)

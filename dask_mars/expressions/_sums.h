@@ -53,6 +53,7 @@ ptrdiff_t add_groups(const struct key *keys, int key_count, struct column *colum
 
 /* Add up a table of contiguous rows, `stride` numbers apart, in NumPy's order. `together` is the number of rows that
  * NumPy's buffer holds. */
-double table_sum(const double *rows, ptrdiff_t count, ptrdiff_t length, ptrdiff_t stride, ptrdiff_t together);
+float float_table_sum(const float *rows, ptrdiff_t count, ptrdiff_t length, ptrdiff_t stride, ptrdiff_t together);
+double double_table_sum(const double *rows, ptrdiff_t count, ptrdiff_t length, ptrdiff_t stride, ptrdiff_t together);
 
 #endif

@@ -33,7 +33,7 @@ class TableSum:
     def __init__(self, chain: Chain) -> None:
         (reduced,) = chain.reductions
         found = _layout(reduced, chain)
-        if found is None or not _is_numpys_order():
+        if found is None or not _is_numpys_order(reduced.dtype):
             raise Unsupported
         self._reduced = reduced
         self._shape, self._strides = found
@@ -49,14 +49,14 @@ class TableSum:
         table = as_strided(values[reduced.source], self._shape, self._strides, writeable=False)
         assert native.table_sum is not None
         total = native.table_sum(table, self._together)
-        return None if total is None else ({}, {reduced.slot: np.full(reduced.shape, total)})
+        return None if total is None else ({}, {reduced.slot: np.full(reduced.shape, total, reduced.dtype)})
 
 
 def _layout(reduced: Reduced, chain: Chain) -> tuple[tuple[int, int], tuple[int, int]] | None:
     """Return shape and strides of the table to sum, or None if the reduction is no sum of a table."""
     array = chain.values[reduced.source]
-    is_sum = reduced.ufunc is np.add and reduced.dtype.char == "d" and len(reduced.axes) == len(chain.shape)
-    if native.table_sum is None or not is_sum or type(array) is not np.ndarray or array.dtype.char != "d":
+    is_sum = reduced.ufunc is np.add and reduced.dtype.char in "fd" and len(reduced.axes) == len(chain.shape)
+    if native.table_sum is None or not is_sum or type(array) is not np.ndarray or array.dtype != reduced.dtype:
         return None
     axes: list[tuple[int, int]] = []
     for length, stride in sorted(zip(array.shape, array.strides, strict=True), key=lambda axis: axis[1]):
@@ -72,8 +72,8 @@ def _layout(reduced: Reduced, chain: Chain) -> tuple[tuple[int, int], tuple[int,
 
 
 @cache
-def _is_numpys_order() -> bool:
+def _is_numpys_order(dtype: np.dtype[Any]) -> bool:
     """Return whether this version of NumPy adds in the same order as `native.table_sum`."""
     assert native.table_sum is not None
-    numbers = np.random.default_rng(0).random((20, 1_000))[:, :999]
+    numbers = np.random.default_rng(0).random((20, 1_000)).astype(dtype)[:, :999]
     return bool(np.add.reduce(numbers, axis=(0, 1)) == native.table_sum(numbers, _BUFFER // 999))
