@@ -599,8 +599,9 @@ static void look_ahead(struct run *run, const struct array *arrays)
         const struct layout *layout = &run->layouts[number];
         struct cursor *cursor = &run->ahead[number];
         *cursor = (struct cursor){.layout = NULL};
-        if (!program->size || run->gathered[number].buffer || !may_be_made(program, number)
-            || layout->strides[layout->axes - 1] != program->array_items[number])
+        /* The sum of short rows, if it is the only step, fetches itself. */
+        if (!program->size || program->steps[0].flags & SUM || run->gathered[number].buffer
+            || !may_be_made(program, number) || layout->strides[layout->axes - 1] != program->array_items[number])
             continue;
         *cursor = first_place(&arrays[number], layout);
         for (npy_intp left = program->block, part; left > 0; left -= part) {

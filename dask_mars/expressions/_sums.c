@@ -10,6 +10,8 @@
 #include "_vectorised.h"
 
 #define LANES 16
+/* Numbers between those that are added and those that are fetched meanwhile. */
+#define AHEAD 256
 /* NumPy sums pairwise: it halves a run until it has at most FEW numbers, which it adds in FEW_LANES partial sums. */
 #define FEW 128
 #define FEW_LANES 8
@@ -17,23 +19,6 @@
 #define PLACES 2048
 /* Runs of FEW numbers that are added at a time. */
 #define RUNS 4
-
-VECTORISED void add_row_sums(const double *rows, ptrdiff_t count, ptrdiff_t length, char *totals, ptrdiff_t stride)
-{
-    ptrdiff_t whole = length - length % LANES;
-    for (ptrdiff_t row = 0; row < count; row++, rows += length, totals += stride) {
-        double lanes[LANES] = {0};
-        for (ptrdiff_t at = 0; at < whole; at += LANES)
-            for (int lane = 0; lane < LANES; lane++)
-                lanes[lane] += rows[at + lane];
-        for (ptrdiff_t at = whole; at < length; at++)
-            lanes[at - whole] += rows[at];
-        for (int half = LANES / 2; half; half /= 2)
-            for (int lane = 0; lane < half; lane++)
-                lanes[lane] += lanes[lane + half];
-        *(double *)totals += lanes[0];
-    }
-}
 
 VECTORISED static int add_row(const double *row, ptrdiff_t count, int first, double *totals)
 {
@@ -132,6 +117,25 @@ typedef int64_t masks __attribute__((vector_size(FEW_LANES * sizeof(int64_t))));
 
 #define NEUTRAL {-0.0, -0.0, -0.0, -0.0, -0.0, -0.0, -0.0, -0.0}
 #define TOGETHER(own) ((((own)[0] + (own)[1]) + ((own)[2] + (own)[3])) + (((own)[4] + (own)[5]) + ((own)[6] + (own)[7])))
+
+VECTORISED void add_row_sums(const double *rows, ptrdiff_t count, ptrdiff_t length, char *totals, ptrdiff_t stride)
+{
+    ptrdiff_t whole = length - length % LANES;
+    for (ptrdiff_t row = 0; row < count; row++, rows += length, totals += stride) {
+        lanes first = {0}, second = {0};
+        for (ptrdiff_t at = 0; at < whole; at += LANES) {
+            __builtin_prefetch(rows + at + AHEAD);
+            __builtin_prefetch(rows + at + AHEAD + FEW_LANES);
+            first += *(const lanes *)(rows + at);
+            second += *(const lanes *)(rows + at + FEW_LANES);
+        }
+        double total = 0;
+        for (ptrdiff_t at = whole; at < length; at++)
+            total += rows[at];
+        first += second;
+        *(double *)totals += TOGETHER(first) + total;
+    }
+}
 
 /* Sums of what an expression gives for each pair of numbers. Four runs are added at a time: one would wait for each
  * addition to end before the next. */
