@@ -72,6 +72,13 @@ def module_of(function: Any) -> str:
     return module if type(module) is str else ""
 
 
+def is_of(function: Any, package: str, *names: str) -> bool:
+    """Return whether a function has one of some qualified names, and its module's name begins with a package's."""
+    return attribute(function, "__qualname__") in names and attribute(function, "__module__", "").startswith(
+        package
+    )
+
+
 def full_name(function: Any) -> str:
     """Return module and qualified name of the innermost callable; for other objects, of their class."""
     named = called_by(function)

@@ -16,9 +16,8 @@ import numpy as np
 from dask.utils import methodcaller
 from numpy.typing import NDArray
 
-from dask_mars.graph.callables import attribute, called_by
+from dask_mars.graph.callables import attribute, called_by, is_of
 from dask_mars.worker.coded_reads import encoded
-from dask_mars.worker.grouped_variances import grouped_variances, with_marks
 
 key_totals: Any
 try:
@@ -36,22 +35,32 @@ _NUMBERS = frozenset({np.dtype(np.float64), np.dtype(np.int64)})
 
 def number_keys(function: Any) -> Any:
     """Return a function that adds up groups by whole numbers natively, or the function itself."""
+    if type(function) is partial:
+        return partial(number_keys(function.func), *function.args, **function.keywords)
     called = called_by(function)
-    replaced = _REPLACED.get(attribute(called, "__qualname__"))
-    if replaced is None or not attribute(called, "__module__", "").startswith("dask.dataframe."):
+    if not is_of(called, "dask.dataframe.", *_REPLACED):
         return function
-    return partial(_grouped, grouped_variances(function), replaced)
+    return partial(_grouped, function, *_REPLACED[called.__qualname__])
 
 
 def _grouped(
-    function: Callable[..., Any], replaced: Callable[..., Any], frame: Any, *by: Any, **named: Any
+    function: Callable[..., Any],
+    natively: Callable[..., Any],
+    once: Callable[..., Any] | None,
+    frame: Any,
+    *by: Any,
+    **named: Any,
 ) -> Any:
-    if key_totals is not None and _has_keys(frame, by) and _adds_as_pandas():
+    if _has_keys(frame, by):
         # Errors and their tracebacks are Dask's.
-        with contextlib.suppress(Exception):
-            found = replaced(frame, by, named, named.get("sort", True))
-            if found is not None:
-                return found
+        if key_totals is not None and _adds_as_pandas():
+            with contextlib.suppress(Exception):
+                found = natively(frame, by, named, named.get("sort", True))
+                if found is not None:
+                    return found
+        if once is not None:
+            with contextlib.suppress(Exception):
+                return once(frame, by, **named)
     return function(frame, *by, **named)
 
 
@@ -169,9 +178,14 @@ def _several(frame: Any, by: Sequence[str], named: dict[str, Any], is_sorted: bo
     return groups.frame({name: (groups.sums if is_sum else groups.counts)[at] for name, is_sum, at in wanted})
 
 
+def method_of(function: Any) -> str | None:
+    """Return the name of the method that a function of groups calls; None if it does more."""
+    return function.method if type(function) is methodcaller else None
+
+
 def _is_sum(function: Any) -> bool | None:
     """Return whether a function of groups is the sum; None if it is not the count either."""
-    return {"sum": True, "count": False}.get(function.method) if type(function) is methodcaller else None
+    return {"sum": True, "count": False}.get(method_of(function) or "")
 
 
 def _means(frame: Any, by: Sequence[str], named: dict[str, Any], is_sorted: bool) -> Any:
@@ -191,7 +205,37 @@ def _variances(frame: Any, by: Sequence[str], named: dict[str, Any], is_sorted: 
         groups.frame({label: found[place] for label, place in zip(others, places, strict=True)})
         for found, places in ((groups.sums, others), (groups.sums, squared), (groups.counts, others))
     ]
-    return with_marks(sums, squares, counts)
+    return _with_marks(sums, squares, counts)
+
+
+def _variances_at_once(
+    frame: Any, by: Sequence[str], numeric_only: Any = None, observed: Any = False, dropna: Any = True
+) -> Any:
+    """Return the same by pandas, which finds each row's group once; Dask groups a squared copy again."""
+    others = _others(frame, by)
+    dtypes = [values.dtype for values in others.values()]
+    if not others or not all(isinstance(dtype, np.dtype) and dtype.kind in "iuf" for dtype in dtypes):
+        raise ValueError("a column has no numbers")
+    pandas: Any = sys.modules["pandas"]
+    squares = (frame[[*others]] ** 2).set_axis([f"{label}²" for label in others], axis=1)
+    if not set(squares).isdisjoint(frame):
+        raise ValueError("a column has the name of a square")
+    keys = by[0] if len(by) == 1 else list(by)
+    groups = pandas.concat([frame, squares], axis=1).groupby(keys, observed=observed, dropna=dropna)
+    if groups._grouper.is_monotonic:
+        raise ValueError("pandas adds up slices in a way that depends on other columns in the same array")
+    sums, counts = groups[[*others]].sum(), groups[[*others]].count()
+    return _with_marks(sums, groups[[*squares]].sum().set_axis(sums.columns, axis=1), counts)
+
+
+def _with_marks(sums: Any, squares: Any, counts: Any) -> Any:
+    """Return sums, sums of squares and counts as one frame, with Dask's names."""
+    parts = [
+        sums,
+        squares.rename(columns=lambda label: (label, "-x2")),
+        counts.rename(columns=lambda label: (label, "-count")),
+    ]
+    return sys.modules["pandas"].concat(parts, axis=1)
 
 
 @cache
@@ -206,11 +250,12 @@ def _adds_as_pandas() -> bool:
     )
 
 
-_REPLACED = {
-    "SingleAggregation.chunk": _single,
-    "_groupby_apply_funcs": _several,
-    "_mean_chunk": _means,
-    "_var_chunk": _variances,
+#: What computes natively in place of a function, and by pandas where keys are far from each other.
+_REPLACED: dict[str, tuple[Callable[..., Any], Callable[..., Any] | None]] = {
+    "SingleAggregation.chunk": (_single, None),
+    "_groupby_apply_funcs": (_several, None),
+    "_mean_chunk": (_means, None),
+    "_var_chunk": (_variances, _variances_at_once),
 }
 
-__all__ = ["number_keys"]
+__all__ = ["method_of", "number_keys"]

@@ -9,7 +9,7 @@ import copy
 import sys
 from typing import Any
 
-from dask_mars.graph.callables import attribute, is_parquet_reader, package_of
+from dask_mars.graph.callables import attribute, is_of, is_parquet_reader, package_of
 
 
 def native_reads(function: Any) -> Any:
@@ -19,12 +19,10 @@ def native_reads(function: Any) -> Any:
         return function
     engine, file_system, options = [attribute(function, name) for name in ("engine", "fs", "common_kwargs")]
     read = options.get("read", {}) if type(options) is dict else None
-    is_known = attribute(engine, "__name__") == "ArrowDatasetEngine" and attribute(
-        engine, "__module__", ""
-    ).startswith("dask.")
-    # The user may have options of their own for opening files.
+    is_known = is_of(engine, "dask.", "ArrowDatasetEngine")
     if not is_known or type(file_system).__name__ != "LocalFileSystem" or type(read) is not dict:
         return function
+    # The user may have options of their own for opening files.
     if read.get("open_file_options") or package_of(type(file_system)) != "fsspec":
         return function
     arrow: Any = sys.modules["pyarrow"]

@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from dask_mars.graph.callables import attribute
+from dask_mars.graph.callables import is_of
 
 
 def partition_numbers(function: Any) -> Any:
     """Return a function that numbers rows by their hashed columns, or the function itself."""
-    is_known = attribute(function, "__qualname__") == "AssignPartitioningIndex.operation"
-    if is_known and attribute(function, "__module__", "").startswith("dask.dataframe."):
+    if is_of(function, "dask.dataframe.", "AssignPartitioningIndex.operation"):
         return partial(_number_rows, function)
     return function
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_mars.graph.callables import attribute, is_parquet_reader
+from dask_mars.graph.callables import is_of, is_parquet_reader
 from dask_mars.graph.chunks import Operand, Step
 from dask_mars.worker.coded_reads import CodedFrame, Texts
 from dask_mars.worker.parquet_reads import native_reads
@@ -65,13 +65,6 @@ def _are_files(
         return False
     return is_parquet_reader(type(functions[steps[files[0]].function])) and all(
         len(steps[at].slots) == 1 and not steps[at].keywords and uses[first + at] == 1 for at in files
-    )
-
-
-def is_of(function: Any, package: str, *names: str) -> bool:
-    """Return whether a function has one of some names, and its module is within a package."""
-    return attribute(function, "__qualname__") in names and attribute(function, "__module__", "").startswith(
-        package
     )
 
 
@@ -242,4 +235,4 @@ def _described(schema: Any) -> dict[str, Any]:
     return {name: value for name, value in (schema.pandas_metadata or {}).items() if name != "index_columns"}
 
 
-__all__ = ["TableReader", "is_of", "joined_reads"]
+__all__ = ["TableReader", "joined_reads"]

@@ -13,13 +13,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from dask.utils import methodcaller
-
-from dask_mars.graph.callables import called_by, is_parquet_reader
+from dask_mars.graph.callables import called_by, is_of, is_parquet_reader
 from dask_mars.graph.chunks import Operand, Step
 from dask_mars.worker.coded_reads import CodedFrame, ordered
-from dask_mars.worker.number_keys import number_keys
-from dask_mars.worker.table_reads import TableReader, is_of
+from dask_mars.worker.number_keys import method_of, number_keys
+from dask_mars.worker.table_reads import TableReader
 
 _Function = Callable[..., Any]
 
@@ -127,11 +125,8 @@ def _leaves_keys(named: Mapping[str, Any], by: Collection[Any]) -> bool:
         columns.append(options.get("column"))
     labels = [label for each in columns for label in (each if isinstance(each, (list, tuple)) else [each])]
     # Functions of the user's may look at the keys.
-    return all(each is None or _is_reduction(each) for each in aggregates) and set(by).isdisjoint(labels)
-
-
-def _is_reduction(function: Any) -> bool:
-    return type(function) is methodcaller and function.method in _REDUCTIONS
+    are_known = all(each is None or method_of(each) in _REDUCTIONS for each in aggregates)
+    return are_known and set(by).isdisjoint(labels)
 
 
 def _group_by_codes(

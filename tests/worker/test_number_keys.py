@@ -194,6 +194,41 @@ def test_groups_of_neighbours_in_any_order(name: str, by: tuple[str, ...], risin
     check(name, table().sort_values(list(by), ascending=rising, ignore_index=True), *by)
 
 
+FAR = {
+    "far keys": ODD["far keys"],
+    "missing keys": lambda: table().assign(a=lambda frame: (frame.a / 2).where(frame.a > 2)),
+    "categories": lambda: table().assign(a=lambda frame: frame.a.astype(pd.CategoricalDtype(range(60)))),
+    "labels that repeat": lambda: ODD["far keys"]().set_axis(np.arange(ROWS) % 9, axis=0),
+    "small numbers": lambda: ODD["floats"]().astype({"v": "f4"}).assign(i=lambda frame: frame.i.astype("u1")),
+}
+
+
+@pytest.mark.parametrize("by", [("a",), ("a", "b"), ("b", "a")])
+@pytest.mark.parametrize("options", [{}, {"dropna": False, "observed": True}, {"numeric_only": True}])
+@pytest.mark.parametrize("kind", FAR)
+def test_variances_by_far_keys_group_once(
+    kind: str, options: dict[str, Any], by: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame, calls, group = FAR[kind](), [], pd.DataFrame.groupby
+    before, expected = frame.copy(), groupby._var_chunk(frame, *by, **options)
+    monkeypatch.setattr(pd.DataFrame, "groupby", lambda *given, **named: calls.append(0) or group(*given, **named))
+    found = number_keys.number_keys(groupby._var_chunk)(frame, *by, **options)
+    assert len(calls) == 1
+    pd.testing.assert_frame_equal(found, expected, check_exact=True, check_flags=True)
+    pd.testing.assert_frame_equal(frame, before)
+
+
+@pytest.mark.parametrize("step", [1, 2, -1])
+def test_variances_of_groups_of_neighbours_are_dasks(step: int) -> None:
+    # pandas adds up slices in another way if a column in the same array has NaN.
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(9000, 3)) ** 9, columns=list("uvw"))
+    frame.loc[::10, "u"] = np.nan
+    frame = frame[::step]
+    frame.insert(0, "a", np.arange(len(frame)) * 50 // len(frame) * 1e6)
+    found = number_keys.number_keys(groupby._var_chunk)(frame, "a")
+    pd.testing.assert_frame_equal(found, groupby._var_chunk(frame, "a"), check_exact=True)
+
+
 def test_a_key_that_is_also_a_level_is_refused() -> None:
     frame, (function, named) = table().rename_axis(index="a"), CALLS["sum"]
     with pytest.raises(ValueError, match="ambiguous"):
