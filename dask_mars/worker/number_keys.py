@@ -250,7 +250,7 @@ def _adds_as_pandas() -> bool:
     )
 
 
-#: What computes natively in place of a function, and by pandas where keys are far from each other.
+#: Functions in place of one of Dask: a native one, and one by pandas where keys are far from each other.
 _REPLACED: dict[str, tuple[Callable[..., Any], Callable[..., Any] | None]] = {
     "SingleAggregation.chunk": (_single, None),
     "_groupby_apply_funcs": (_several, None),
