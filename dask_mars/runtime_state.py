@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dask_mars import units
-from dask_mars.tables import Table, Tabular
+from dask_mars.tables import Table, Tabular, cut
 
 #: Maximum number of rows for workers in a table.
 _MOST_WORKERS = 64
@@ -88,11 +88,6 @@ def _text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _key(key: Any) -> str:
-    text = _text(key)
-    return text if len(text) <= _KEY_CHARACTERS else f"{text[: _KEY_CHARACTERS - 1]}…"
-
-
 def _number(value: Any) -> str:
     return "" if value is None else f"{value:,}"
 
@@ -102,11 +97,11 @@ _SHOWN: dict[str, Callable[[Any], str]] = {
     "label": _text,
     "name": _text,
     "address": _text,
-    "running": _key,
+    "running": lambda key: cut(_text(key), _KEY_CHARACTERS),
     "step": _text,
     "threads": _number,
     "dispatched": _number,
     "memory_bytes": lambda value: "" if value is None else units.size(value),
 }
 _NUMBERS = frozenset({"threads", "dispatched", "memory_bytes"})
-_HEADINGS = {"dispatched": "dispatched", "label": "worker", "memory_bytes": "memory"}
+_HEADINGS = {"label": "worker", "memory_bytes": "memory"}

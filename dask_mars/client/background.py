@@ -31,6 +31,11 @@ class Background:
     """Calls functions in threads, first come, first served."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, as in a forked process: the threads stay with the parent."""
+        atexit.unregister(self.close)
         self._lock = Lock()
         self._jobs: deque[_Job] = deque()
         self._threads: set[threading.Thread] = set()
@@ -99,22 +104,4 @@ class Background:
 #: The queue of this process.
 background = Background()
 
-
-def _after_fork() -> None:
-    """Forget the threads in a forked process: they stay with the parent."""
-    global background
-    atexit.unregister(background.close)
-    background = Background()
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
-def start(record: Record, work: Callable[[], None]) -> None:
-    """Queue a function for a thread; see `Background.start`."""
-    background.start(record, work)
-
-
-def remove(record: Record) -> bool:
-    """Remove a computation from the queue; see `Background.remove`."""
-    return background.remove(record)
+os.register_at_fork(after_in_child=background.forget)

@@ -17,8 +17,8 @@ import dask
 from dask.callbacks import Callback
 from dask.utils import parse_timedelta
 
-from dask_mars.client import background
 from dask_mars.client.backend import GraphBackend
+from dask_mars.client.background import background
 from dask_mars.client.records import RUNNING, Record, Records, ValueDescription
 from dask_mars.client.request import Backend, InlineBackend, Options, Request, checkpoint_settings
 from dask_mars.client.showing import Explanation, as_html, as_text

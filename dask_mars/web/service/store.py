@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from dask_mars.error_base import DeclaredError
 from dask_mars.locking import Lock
 from dask_mars.web.monitor import OVER, Json
 from dask_mars.web.sockets import private_directory
@@ -57,26 +58,18 @@ _BY_ID = "SELECT * FROM computations WHERE id = ?"
 SPARE_BYTES = 64 << 20
 
 
-class DirectoryInUse(RuntimeError):
+class DirectoryInUse(DeclaredError, RuntimeError):
     """Another service keeps its records in the directory."""
 
-    def __init__(self, directory: str) -> None:
-        super().__init__(directory)
-        self.directory = directory
-
-    def __str__(self) -> str:
-        return f"another service uses {self.directory}; give this one another --directory"
+    directory: str
+    _template = "another service uses {directory}; give this one another --directory"
 
 
-class CannotRecord(OSError):
+class CannotRecord(DeclaredError, OSError):
     """The records cannot be written now: the disk or the user's quota is full, for example."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"the service cannot write its records: {self.reason}"
+    reason: str
+    _template = "the service cannot write its records: {reason}"
 
 
 #: sqlite's errors for a full disk; an exhausted quota is an input/output error.
