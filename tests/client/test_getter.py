@@ -441,10 +441,6 @@ def test_a_runtime_that_computes_is_not_replaced_by_a_larger_one() -> None:
         larger.close()
 
 
-def test_options_of_other_schedulers_are_ignored(get: Get) -> None:
-    assert delayed_tree().compute(scheduler=get, pool=None, chunksize=3, optimize_graph=True) == 55
-
-
 def test_retries_of_the_call(tmp_path: Path, get: Get) -> None:
     value = dask.delayed(fail_first)(tmp_path / "calls", 2, "done")
     with pytest.raises(OSError, match="failure 1"):
@@ -772,13 +768,23 @@ def test_an_input_written_to_is_unchanged_for_others(get: Get) -> None:
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
 def test_arrays_within_results_are_the_users_to_write_to(steps: int, get: Get) -> None:
-    value = dask.delayed(lambda: {"array": np.zeros(100_000), "masked": np.ma.zeros(50_000)})()
+    pandas = pytest.importorskip("pandas")
+    parts = {
+        "array": lambda: np.zeros(100_000),
+        "masked": lambda: np.ma.zeros(50_000),
+        "frame": lambda: pandas.DataFrame({"a": np.arange(10_000), "b": np.ones(10_000)}),
+    }
+    value = dask.delayed(lambda: {name: make() for name, make in parts.items()})()
+    alone = dask.delayed(parts["frame"])()
     for _ in range(steps):
-        value = dask.delayed(lambda value: value)(value)
-    result = value.compute(scheduler=get)
-    result["array"][:] = 1
-    result["masked"][:] = 1
+        value, alone = (dask.delayed(lambda value: value)(each) for each in (value, alone))
+    result, frame = dask.compute(value, alone, scheduler=get)
+    result["array"][:] = result["masked"][:] = 1
     assert result["array"].sum() == 100_000
+    for each in (frame, result["frame"]):
+        each.iloc[0, 0] = 5
+        each.loc[each.a > 3, "b"] = 0.0
+        assert (each.a[0], each.b.sum()) == (5, 3)
 
 
 @pytest.mark.parametrize("writable_inputs", [False, True])
@@ -880,19 +886,6 @@ def test_empty_arrays_are_the_users_to_write_to(wrap: Callable[[Any], Any], get:
     kept = dask.delayed(lambda: wrap(np.zeros((0, 3))))().persist(scheduler=get)
     handed_on = dask.delayed(lambda value: value)(kept).compute(scheduler=get)
     assert (handed_on if wrap(0) == 0 else handed_on[0]).flags.writeable
-
-
-@pytest.mark.parametrize("steps", [0, 1, 2])
-def test_dataframes_are_the_users_to_write_to(steps: int, get: Get) -> None:
-    pandas = pytest.importorskip("pandas")
-    value = dask.delayed(lambda: pandas.DataFrame({"a": np.arange(10_000), "b": np.ones(10_000)}))()
-    for _ in range(steps):
-        value = dask.delayed(lambda value: value)(value)
-    result = value.compute(scheduler=get)
-    result.iloc[0, 0] = 5
-    result.loc[result.a > 3, "b"] = 0.0
-    assert result.a[0] == 5
-    assert result.b.sum() == 3
 
 
 def test_results_are_their_own_memory(get: Get) -> None:
