@@ -1,15 +1,13 @@
 /* Threads that take and give blocks of one heap at random, and look after each step whether what they hold is theirs.
  *
- * To be built with the address, undefined behaviour and thread sanitizers, or run under valgrind: see `test_heap.py`.
+ * To be built with the address, undefined behaviour and thread sanitizers, or run under valgrind: see `test_c_stress.py`.
  */
 
 #define _GNU_SOURCE
 #include "../dask_mars/store/_heap.h"
+#include "stress.h"
 
 #include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -18,14 +16,6 @@
 #define CAPACITY ((size_t)300 * HEAP_PAGE_BYTES)
 #define THREADS 6
 #define HELD 12
-
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) { \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-            abort(); \
-        } \
-    } while (0)
 
 static struct heap *heap;
 static char *memory;

@@ -1,13 +1,12 @@
 /* Threads that take memory of one heap within a quota, and another one that grants and refuses growth as engines do.
  *
- * To be built with the address, undefined behaviour and thread sanitizers, or run under valgrind: see `test_quota_page.py`.
+ * To be built with the address, undefined behaviour and thread sanitizers, or run under valgrind: see `test_c_stress.py`.
  */
 
 #define _GNU_SOURCE
 #include "../dask_mars/store/_quota.h"
+#include "stress.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -15,14 +14,6 @@
 #define CAPACITY ((size_t)4000 * HEAP_PAGE_BYTES)
 #define THREADS 4
 #define HELD 8
-
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) { \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-            abort(); \
-        } \
-    } while (0)
 
 static struct heap *heap;
 static struct quota quota;

@@ -89,14 +89,6 @@ def test_a_bar_for_each_layer_and_the_whole(runtime: Runtime, get: Get):
     screen.assert_clean()
 
 
-def test_collections(get: Get):
-    screen = Screen()
-    with Progress(console=screen.console):
-        assert (da.ones((40, 40), chunks=10) + 1).sum().compute(scheduler=get) == 3200
-    assert any(line.endswith("16/16") for line in screen.last)
-    assert screen.last[-2].startswith("finished: ")
-
-
 def test_while_it_runs(runtime: Runtime, get: Get, tmp_path: Path):
     screen = Screen()
     graph = {("quick", 0): (abs, -1), ("slow", 0): (wait_for, tmp_path / "go", ("quick", 0))}
@@ -181,14 +173,6 @@ def test_where_nothing_has_to_be_computed(get: Get):
     screen.assert_clean()
 
 
-def test_where_there_is_no_terminal_a_line_at_the_end(get: Get):
-    screen = Screen(terminal=False)
-    with Progress(console=screen.console):
-        get(GRAPH, "sum")
-    (line,) = screen.text.splitlines()
-    assert line.startswith("finished: 7 of 7 tasks in ")
-
-
 def tally_of(keys: list[Any], running: Any = (), failed: Any = ()) -> tuple[Tally, array[float]]:
     durations_s = array("f", [-1.0]) * len(keys)
     index = LayerIndex(keys, range(len(keys)))
@@ -258,8 +242,11 @@ def test_it_is_told_of_no_single_task_and_needs_no_tasks_of_dask_s(get: Get, mon
     monkeypatch.setattr("dask_mars.client.backend.as_tasks", refuse)
     monkeypatch.setattr(client_messages, "Started", refuse)
     monkeypatch.setattr(client_messages, "Done", refuse)
-    with Progress(console=Screen().console):
+    screen = Screen()
+    with Progress(console=screen.console):
         assert (da.ones((40, 40), chunks=10) + 1).sum().compute(scheduler=get) == 3200
+    assert any(line.endswith("16/16") for line in screen.last)
+    assert screen.last[-2].startswith("finished: ")
 
 
 def test_beside_others(get: Get):

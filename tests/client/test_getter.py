@@ -349,13 +349,6 @@ def test_only_what_is_needed_is_computed(tmp_path: Path, get: Get) -> None:
     assert notes(tmp_path / "calls") == []
 
 
-def test_every_task_is_computed_once(tmp_path: Path, get: Get) -> None:
-    graph: dict[str, Any] = {"a": (noted, tmp_path / "calls", 1)}
-    graph |= {f"b{number}": (add, "a", number) for number in range(20)}
-    assert get(graph, [f"b{number}" for number in range(20)]) == tuple(range(1, 21))
-    assert len(notes(tmp_path / "calls")) == 1
-
-
 def raise_text(text: str) -> None:
     raise LookupError(text)
 

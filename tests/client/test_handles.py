@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import copy
 import gc
 import os
@@ -260,14 +259,6 @@ def test_keys_that_nothing_is_known_of(runtime: Runtime, tmp_path: Path):
     computation.wait(100)
     with pytest.raises(KeyError, match="cancelled"):
         computation.explain("a")
-
-
-def test_handles_are_awaited_in_threads(runtime: Runtime):
-    async def main() -> Any:
-        computation = runtime.submit(dask.delayed(abs)(-1))
-        return await asyncio.to_thread(computation.result, 20)
-
-    assert asyncio.run(main()) == 1
 
 
 def test_many_threads_submit(runtime: Runtime):

@@ -6,7 +6,8 @@ import copyreg
 import gc
 import traceback
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -43,13 +44,7 @@ def printed(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))
 
 
-@pytest.mark.parametrize("argument", [0, 1, None, ()])
-def test_a_traceback_reads_as_where_it_was_made(argument: Any) -> None:
-    error = caught(argument)
-    assert printed(unpack_error(pack_error(error))) == printed(error)
-
-
-def test_causes_and_contexts_keep_theirs() -> None:
+def with_cause_and_context() -> BaseException:
     try:
         try:
             fails(1)
@@ -59,22 +54,31 @@ def test_causes_and_contexts_keep_theirs() -> None:
         try:
             fails(0)
         except ValueError:
-            error = behind
-    assert printed(unpack_error(pack_error(error))) == printed(error)
+            return behind
+    raise AssertionError
 
 
-def test_groups_of_exceptions_keep_theirs() -> None:
-    group = ExceptionGroup("several", [caught(0), caught(1)])
-    assert printed(unpack_error(pack_error(group))) == printed(group)
-
-
-def test_deep_recursion_travels() -> None:
+def of_deep_recursion() -> BaseException:
     def deeper(depth: int) -> int:
         return deeper(depth + 1)
 
     with pytest.raises(RecursionError) as raised:
         deeper(0)
-    assert printed(unpack_error(pack_error(raised.value))) == printed(raised.value)
+    return raised.value
+
+
+MADE = {
+    **{repr(argument): partial(caught, argument) for argument in (0, 1, None, ())},
+    "cause and context": with_cause_and_context,
+    "group": lambda: ExceptionGroup("several", [caught(0), caught(1)]),
+    "deep recursion": of_deep_recursion,
+}
+
+
+@pytest.mark.parametrize("make", MADE.values(), ids=MADE)
+def test_a_traceback_reads_as_where_it_was_made(make: Callable[[], BaseException]) -> None:
+    error = make()
+    assert printed(unpack_error(pack_error(error))) == printed(error)
 
 
 def test_a_frame_without_columns_has_no_marks() -> None:
