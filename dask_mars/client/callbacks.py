@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from dask_mars.dask_api.core import convert_legacy_graph, start_state_from_dask, unpack_callbacks
 from dask_mars.graph.chunks import DATA, ChunkGraph, Key
@@ -29,17 +29,12 @@ _NEED_VALUES = {("dask.cache", "Cache"), ("dask.diagnostics.profile", "CacheProf
 class Observer(Protocol):
     """Receives the start and the end of chunks."""
 
-    @property
-    def in_order(self) -> bool:
-        """Return whether `begun` must not report a chunk before its inputs are computed."""
-
-    @property
-    def wants_tasks(self) -> bool:
-        """Return whether it wants any reports."""
-
-    @property
-    def values_wanted(self) -> bool:
-        """Return whether it reads the values of finished chunks."""
+    #: Whether `begun` must not report a chunk before its inputs are computed.
+    in_order: bool
+    #: Whether it wants any reports.
+    wants_tasks: bool
+    #: Whether it reads the values of finished chunks.
+    values_wanted: bool
 
     def begun(self, graph: ChunkGraph, chunks: Sequence[int]) -> None:
         """Report that chunks were dispatched, some perhaps again."""
@@ -51,7 +46,7 @@ class Observer(Protocol):
 class CallbackObserver:
     """Calls Dask's callbacks in the order and with the arguments that Dask's own schedulers use."""
 
-    in_order: ClassVar[bool] = True
+    in_order = True
 
     def __init__(self, callbacks: Any, dsk: MutableMapping[Key, Any], remote: bool = False) -> None:
         self._callbacks: list[Callbacks] = [
@@ -63,16 +58,8 @@ class CallbackObserver:
         #: State as Dask's schedulers show it to callbacks; sets where theirs has lists.
         self.state: dict[str, Any] = {}
         self._aliases: dict[Key, list[Key]] = {}
-
-    @property
-    def wants_tasks(self) -> bool:
-        """Return whether some callback has hooks for single tasks."""
-        return any(hook for callback in self._callbacks for hook in callback[1:4])
-
-    @property
-    def values_wanted(self) -> bool:
-        """Return whether some callback reads the values of finished tasks."""
-        return any(_looks_at_values(callback) for callback in self._posttask)
+        self.wants_tasks = any(hook for callback in self._callbacks for hook in callback[1:4])
+        self.values_wanted = any(_looks_at_values(callback) for callback in self._posttask)
 
     def start(self) -> None:
         """Call `start` of each callback."""
@@ -190,21 +177,9 @@ class TellOnce:
         self._observer = observer
         self._begun: set[Key] = set()
         self._ended: set[Key] = set()
-
-    @property
-    def wants_tasks(self) -> bool:
-        """Return whether the observer wants any reports."""
-        return self._observer.wants_tasks
-
-    @property
-    def values_wanted(self) -> bool:
-        """Return whether the observer reads values."""
-        return self._observer.values_wanted
-
-    @property
-    def in_order(self) -> bool:
-        """Return whether the observer must not see a chunk before its inputs are computed."""
-        return self._observer.in_order
+        self.in_order = observer.in_order
+        self.wants_tasks = observer.wants_tasks
+        self.values_wanted = observer.values_wanted
 
     def begun(self, graph: ChunkGraph, chunks: Sequence[int]) -> None:
         """Report that chunks were dispatched."""

@@ -19,12 +19,13 @@ from dask_mars.observe.layers import LayerIndex, blocks_of, edges_of
 class ClusterSource:
     """Progress of a computation on a cluster; an observer of the agents' reports."""
 
-    values_wanted = False
+    wants_tasks, values_wanted = True, False
 
     def __init__(self, client: Client, graph: ChunkGraph, observer: Observer | None = None) -> None:
         self._client = client
         self._graph = graph
         self._observer = observer if observer is not None and observer.wants_tasks else None
+        self.in_order = self._observer is not None and self._observer.in_order
         self._total = sum([operand >= 0 for operand in graph.operand_of])
         self._index = LayerIndex(graph.keys, graph.operand_of)
         self._lock = Lock()
@@ -35,16 +36,6 @@ class ClusterSource:
         self._took_s: dict[int, float] = {}
 
     # -- reports --------------------------------------------------------------------------------------------------
-
-    @property
-    def wants_tasks(self) -> bool:
-        """Return True: it wants all reports."""
-        return True
-
-    @property
-    def in_order(self) -> bool:
-        """Return whether the observer must not see a chunk before its inputs are computed."""
-        return self._observer is not None and self._observer.in_order
 
     def begun(self, graph: ChunkGraph, chunks: Sequence[int]) -> None:
         """Report that chunks were dispatched."""
