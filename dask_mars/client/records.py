@@ -87,9 +87,10 @@ class Record:
         self.failure: FailureText | None = None
         #: Description of the result, if the computation was submitted.
         self.result: ValueDescription | None = None
+        #: The source of its progress; None before there are chunks.
+        self.source: Source | None = None
         self._id = id
         self._depth = 0
-        self._source: Source | None = None
         self._output: TaskOutput | None = None
         self._reason: Exception | None = None
         #: Whether `cancel` has reported success although the engine was too busy to stop the computation.
@@ -152,7 +153,7 @@ class Record:
         with self._lock:
             # A cancellation before this point had no `stop` to call.
             self.raise_if_cancelled()
-            self._source, self.graph = source, graph
+            self.source, self.graph = source, graph
             # A computation may start again.
             self.started_s = self.started_s or time.time()
             self._stop, self._leave = stop, None
@@ -166,7 +167,7 @@ class Record:
     def abandon(self, error: Exception) -> None:
         """Mark the computation as failed in a forked process, whatever other threads were doing to it."""
         self._lock = Lock()
-        self._source = self._stop = self._leave = self._on_end = None
+        self.source = self._stop = self._leave = self._on_end = None
         self.state, self.ended_s, self.failure = FAILED, time.time(), FailureText(error)
 
     def note(self, stream: str, text: str) -> None:
@@ -179,8 +180,8 @@ class Record:
         """Record the end of the computation. Return False if it had ended before."""
         if self.state in OVER:
             return False
-        if self._source is not None:
-            self._source = self._source.final(error is None)
+        if self.source is not None:
+            self.source = self.source.final(error is None)
         with self._lock:
             return self._end(error)
 
@@ -232,18 +233,13 @@ class Record:
 
     def counts(self) -> ChunkCounts:
         """Count its chunks."""
-        source = self._source
+        source = self.source
         return ChunkCounts() if source is None else source.counts()
 
     def layers(self, seconds: float | None = None) -> Sequence[LayerCounts]:
         """Count the chunks of each layer, as far as they can be indexed within a time limit."""
-        source = self._source
+        source = self.source
         return () if source is None else source.layers(seconds)
-
-    @property
-    def source(self) -> Source | None:
-        """The source of its progress; None before there are chunks."""
-        return self._source
 
     @property
     def log(self) -> tuple[list[OutputLine], bool]:
@@ -252,7 +248,7 @@ class Record:
 
     def explain(self, key: object = None, patience_s: float | None = None) -> str:
         """Return what it waits for, or why a key is not computed."""
-        source, state = self._source, self.state
+        source, state = self.source, self.state
         if state == RUNNING and source is not None:
             return source.explain(key, patience_s)
         if key is not None:

@@ -42,16 +42,11 @@ class Queues:
         #: Workers of the chunks that are offered to several, until one has taken it; and the new ones of these.
         self.shared_offers: dict[int, Sequence[int]] = {}
         self.new_offers: list[int] = []
-        self._policy = Prioritized(policy) if any(plan.priorities.values()) else policy
-        self.on_ready: Callable[[int, int | None], None] = self._policy.on_ready
+        self.policy = Prioritized(policy) if any(plan.priorities.values()) else policy
+        self.on_ready: Callable[[int, int | None], None] = self.policy.on_ready
         #: Key of a queued chunk, smallest first; and chunk of a key.
-        self.key_of: Callable[[int], int] = self._policy.key_of
-        self.chunk_of: Callable[[int], int] = self._policy.chunk_of
-
-    @property
-    def policy(self) -> Policy:
-        """Return the policy."""
-        return self._policy
+        self.key_of: Callable[[int], int] = self.policy.key_of
+        self.chunk_of: Callable[[int], int] = self.policy.chunk_of
 
     @property
     def is_divided(self) -> bool:
@@ -65,7 +60,7 @@ class Queues:
             heapq.heappush(self.client, key)
         elif self._resources and (taken := self._resources.get(chunk)) is not None:
             heapq.heappush(self.restricted.setdefault(taken, []), key)
-        elif self.chooses_workers and (workers := self._policy.workers_for(chunk)):
+        elif self.chooses_workers and (workers := self.policy.workers_for(chunk)):
             for worker in workers:
                 heapq.heappush(self.offers.setdefault(worker, []), key)
             heapq.heappush(self.offered, key)
@@ -77,7 +72,7 @@ class Queues:
 
     def push_all(self, chunks: Iterable[int]) -> None:
         """Queue the first READY chunks."""
-        policy, restricted, in_client, key_of = self._policy, self._resources, self._in_client, self.key_of
+        policy, restricted, in_client, key_of = self.policy, self._resources, self._in_client, self.key_of
         workers_for = policy.workers_for if self.chooses_workers and policy.places_initial else None
         for chunk in chunks:
             if in_client[chunk]:
@@ -154,13 +149,13 @@ class Queues:
             self._drop_stale(queue)
             if queue and (not found or queue < found):
                 found = queue
-        offered, lead = self.offered, self._policy.lead
+        offered, lead = self.offered, self.policy.lead
         self._drop_stale(offered)
         if not offered:
             return found
         if not found:
             return offered if is_idle or lead is not None else found
-        place_of = self._policy.place_of
+        place_of = self.policy.place_of
         is_exceeded = lead is not None and place_of(found[0]) - place_of(offered[0]) > lead
         return offered if is_exceeded else found
 

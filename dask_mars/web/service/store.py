@@ -129,8 +129,8 @@ class ServiceStore:
             if path.name not in going_on:
                 shutil.rmtree(path, ignore_errors=True)
         newest = database.execute("SELECT max(revision) FROM computations").fetchone()[0] or 0
-        # Revisions grow across restarts: unrecorded ones were smaller than the current time.
-        self._revision = max(newest, time.time_ns() // 1_000_000)
+        #: Grows with each change, and across restarts: unrecorded ones were smaller than the current time.
+        self.revision = max(newest, time.time_ns() // 1_000_000)
 
     def close(self) -> None:
         """Close the database, and release the directory."""
@@ -139,16 +139,11 @@ class ServiceStore:
 
     # -- revisions ----------------------------------------------------------------------------------------------
 
-    @property
-    def revision(self) -> int:
-        """A number that grows with each change."""
-        return self._revision
-
     def next_revision(self) -> int:
         """Return the number of a new change."""
         with self._lock:
-            self._revision += 1
-            return self._revision
+            self.revision += 1
+            return self.revision
 
     # -- files --------------------------------------------------------------------------------------------------
 
