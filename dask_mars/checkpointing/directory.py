@@ -15,7 +15,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from dask_mars.checkpointing.journal import Begun, Journal, Saved, read_journal
 from dask_mars.errors import CheckpointFailed, CheckpointInUse
@@ -220,12 +220,6 @@ class ComputationDirectory:
         for name in self._sizes():
             with contextlib.suppress(OSError):
                 (self.path / name).unlink()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
 
 
 def named(ref: ObjectRef) -> ObjectRef:

@@ -259,12 +259,6 @@ class SpillDirectory(SpillFiles):
         if self.path.exists():
             raise SpillDiskFailed(str(self.path), 0, _free_bytes(str(self.path)), "files are still made in it")
 
-    def __enter__(self) -> SpillDirectory:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 # -- memory ---------------------------------------------------------------------------------------------------
 

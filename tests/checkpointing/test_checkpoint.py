@@ -403,19 +403,20 @@ def test_a_lock_is_never_cut_to_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 def test_little_work_is_not_worth_a_thread(tmp_path: Path, seconds: float, forced: Any, saved: int) -> None:
     graph = convert({"x": (abs, -1), "y": (abs, "x")}, ["y"])
     facts = facts_of(graph)._replace(forced=frozenset(forced))
-    with ComputationDirectory(tmp_path, "0" * 32) as directory:
-        directory.acquire(0.0)
-        note = functools.partial(directory.note, {})
-        budget = Budget(None, int, tmp_path)
-        saver = ChunkSaver(graph, facts, directory, 1e9, budget, MeasuredCosts(), note=note, least_work_s=0.05)
-        nothing: Any = lambda *_: None  # noqa: E731
-        saver.begin(nothing, 1 << 20, nothing, nothing, nothing, nothing)
-        value = (PICKLE, b"1", ())
-        saver.computed([0], [value], [0.0])
-        saver.computed([1], [value], [seconds])
-        saver.stop(drain=True)
-        # What comes first is never worth it here.
-        assert len(directory.read()[0]) == saved
+    directory = ComputationDirectory(tmp_path, "0" * 32)
+    directory.acquire(0.0)
+    note = functools.partial(directory.note, {})
+    budget = Budget(None, int, tmp_path)
+    saver = ChunkSaver(graph, facts, directory, 1e9, budget, MeasuredCosts(), note=note, least_work_s=0.05)
+    nothing: Any = lambda *_: None  # noqa: E731
+    saver.begin(nothing, 1 << 20, nothing, nothing, nothing, nothing)
+    value = (PICKLE, b"1", ())
+    saver.computed([0], [value], [0.0])
+    saver.computed([1], [value], [seconds])
+    saver.stop(drain=True)
+    # What comes first is never worth it here.
+    assert len(directory.read()[0]) == saved
+    directory.release()
 
 
 def test_arguments_that_make_no_sense_are_refused() -> None:

@@ -191,6 +191,7 @@ def test_a_disk_without_room_for_a_line_is_no_other_process(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "pwrite", full)
-    with ComputationDirectory(tmp_path, "0" * 32) as directory:
-        directory.acquire(0.0)
-        assert directory.is_in_use()
+    directory = ComputationDirectory(tmp_path, "0" * 32)
+    directory.acquire(0.0)
+    assert directory.is_in_use()
+    directory.release()

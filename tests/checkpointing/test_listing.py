@@ -70,11 +70,12 @@ def test_command_lines_list_and_remove(saved: Path, tmp_path: Path) -> None:
     assert second.id in output
     code, output = run(group, "checkpoint", str(saved), "--remove", "xyz")
     assert (code, "no checkpoints have an id that begins with 'xyz'" in output) == (2, True)
-    with ComputationDirectory(saved, second.id) as directory:
-        directory.acquire(0.0)
-        code, output = run(group, "checkpoint", str(saved), "--remove", second.id)
-        assert (code, "computes the same at this moment" in output) == (1, True)
-        assert "in use" in run(group, "checkpoint", str(saved), "--remove-all")[1]
+    directory = ComputationDirectory(saved, second.id)
+    directory.acquire(0.0)
+    code, output = run(group, "checkpoint", str(saved), "--remove", second.id)
+    assert (code, "computes the same at this moment" in output) == (1, True)
+    assert "in use" in run(group, "checkpoint", str(saved), "--remove-all")[1]
+    directory.release()
     assert run(group, "checkpoint", str(saved), "--remove-all") == (0, f"no checkpoints in {saved}\n")
     assert len(dask_mars.checkpoints(tmp_path / "none")) == 0
     code, output = run(main, "checkpoint", str(tmp_path / "none"))

@@ -13,6 +13,7 @@ import threading
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -38,7 +39,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="th
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[SpillDirectory]:
-    with SpillDirectory(tmp_path / "spill", codec=ZLIB) as directory:
+    with closing(SpillDirectory(tmp_path / "spill", codec=ZLIB)) as directory:
         directory.disk_bytes_per_s = SLOW_BYTES_PER_S
         yield directory
         assert not list(directory.path.glob(".*")), "a partial file is left"
@@ -175,7 +176,7 @@ def test_threads_write_and_read_at_the_same_time(directory):
 def test_compressible_values_take_less(tmp_path, name):
     if name == "lz4":
         pytest.importorskip("lz4")
-    with SpillDirectory(tmp_path, codec=ZLIB if name == "zlib" else lz4_codec()) as directory:
+    with closing(SpillDirectory(tmp_path, codec=ZLIB if name == "zlib" else lz4_codec())) as directory:
         directory.disk_bytes_per_s = SLOW_BYTES_PER_S
         array = np.repeat(np.arange(50_000), 8)
         buffers = [array, b"", b"small", bytes(3 << 20)]
@@ -207,7 +208,7 @@ def test_compressible_values_take_less(tmp_path, name):
     ],
 )
 def test_what_compression_does_not_pay_for_is_written_as_it_is(tmp_path, buffers, codec, disk_bytes_per_s):
-    with SpillDirectory(tmp_path, codec=codec) as directory:
+    with closing(SpillDirectory(tmp_path, codec=codec)) as directory:
         directory.disk_bytes_per_s = disk_bytes_per_s
         file = directory.write("value", buffers)
         assert file.compression == ""
@@ -255,7 +256,7 @@ def test_checksum_is_xxhash_only_if_it_is_there(tmp_path, monkeypatch, installed
     else:
         monkeypatch.setitem(sys.modules, "xxhash", None)
         expected = zlib.crc32(b"abc")
-    with SpillDirectory(tmp_path) as directory:
+    with closing(SpillDirectory(tmp_path)) as directory:
         assert directory.write("value", [b"a", b"bc"]).checksum == expected
 
 
@@ -336,7 +337,7 @@ def test_file_that_others_have_put_there_is_not_written_to(directory, tmp_path, 
 def test_directories_are_for_this_user_alone(tmp_path):
     before = os.umask(0)
     try:
-        with SpillDirectory(tmp_path / "root") as directory:
+        with closing(SpillDirectory(tmp_path / "root")) as directory:
             file = directory.write("value", [b"abc"])
             modes = [os.stat(path).st_mode & 0o777 for path in (tmp_path / "root", directory.path, file.path)]
     finally:
@@ -455,7 +456,7 @@ def test_limit_on_the_size_of_files(directory):
 
 
 def test_each_directory_is_a_new_one(tmp_path):
-    with SpillDirectory(tmp_path) as first, SpillDirectory(tmp_path) as second:
+    with closing(SpillDirectory(tmp_path)) as first, closing(SpillDirectory(tmp_path)) as second:
         assert first.path != second.path
         assert first.cleared == second.cleared == []
         second.close()
@@ -542,7 +543,7 @@ def test_next_start_clears_what_a_killed_owner_has_left_and_nothing_before(tmp_p
         assert sorted(file.name for file in path.iterdir()) == [f".{process.pid}.1.half.partial", "value"]
         process.communicate("\n")
         assert process.returncode == -signal.SIGKILL
-    with SpillDirectory(root) as directory:
+    with closing(SpillDirectory(root)) as directory:
         assert directory.cleared == [path]
         assert list(root.iterdir()) == [directory.path]
 
@@ -641,7 +642,7 @@ def test_links_and_files_by_such_a_name_are_left_alone(tmp_path):
 def test_directory_that_others_have_put_there_is_not_used(tmp_path):
     owner = Owner.of(os.getpid())
     (tmp_path / owner.directory_name(0)).mkdir(mode=0o777)
-    with SpillDirectory(tmp_path) as directory:
+    with closing(SpillDirectory(tmp_path)) as directory:
         assert directory.path.name == owner.directory_name(1)
 
 
