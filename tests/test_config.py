@@ -114,12 +114,6 @@ def test_argument_comes_first_then_dask_then_ours_then_the_processors():
                 assert config.settings(num_workers=7).num_workers == 7
 
 
-@pytest.mark.parametrize("count", [0, -2])
-def test_number_of_workers_must_be_positive(count):
-    with pytest.raises(ValueError, match=f"at least 1, not {count}"):
-        config.settings(num_workers=count)
-
-
 def test_memory_limit_of_the_call_comes_before_the_configuration():
     with dask.config.set({"dask-mars.memory-limit": "1 GiB"}):
         assert config.settings().memory_limit == 1 << 30
