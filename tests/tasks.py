@@ -36,13 +36,6 @@ def noted(path: str | Path, value: Any) -> Any:
     return value
 
 
-def sum_of_blocks(folder: Path, *blocks: Any) -> float:
-    """Return a sum, and note on which host."""
-    time.sleep(float(os.environ.get("SECONDS", "0")))
-    note(folder / "summed", os.environ.get("DESK", ""))
-    return float(sum([block.sum() for block in blocks]))
-
-
 def note_and_grow(path: str | Path, number: int, size_bytes: int) -> int:
     """Note a number, and take memory in two steps."""
     note(path, str(number))
