@@ -307,13 +307,8 @@ class WorkerProcess:
 
     # -- output of tasks ---------------------------------------------------------------------------------------
 
-    @property
-    def streams(self) -> tuple[OutputStream, ...]:
-        """Return the streams for the tasks' output."""
-        return self._runner.streams
-
-    @streams.setter
-    def streams(self, streams: tuple[OutputStream, ...]) -> None:
+    def use_streams(self, *streams: OutputStream) -> None:
+        """Receive the streams for the tasks' output."""
         # The runner has no reference back: without a cycle a thread's arena is released at once.
         self._runner.streams = streams
 

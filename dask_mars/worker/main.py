@@ -92,7 +92,7 @@ def _serve(process: WorkerProcess) -> None:
     """Serve until the connection ends, with output, warnings and signals of tasks going to the process."""
     sys.stdout = OutputStream(process.send_output, "stdout", sys.stdout)
     sys.stderr = OutputStream(process.send_output, "stderr", sys.stderr)
-    process.streams = (sys.stdout, sys.stderr)
+    process.use_streams(sys.stdout, sys.stderr)
 
     def show(message: Any, category: Any, filename: str, lineno: int, *_: Any) -> None:
         process.send_warning(message, category, filename, lineno)
