@@ -44,9 +44,10 @@ def is_histogram(function: Any, slots: tuple[int, ...], keywords: tuple[str, ...
 
 
 def _is_countable(values: Any) -> bool:
-    if values.size < _FEWEST:
-        return False
+    # The type comes first: arrays of other libraries may have no size, or a method of that name.
     if type(values) is not draws.Draw and type(values) is not np.ndarray:
+        return False
+    if values.size < _FEWEST:
         return False
     dtype = values.dtype
     # For smaller floats NumPy computes bins in their own precision.

@@ -242,13 +242,15 @@ class Moments:
 
     def __call__(self, values: Any, axis: Any, keepdims: bool) -> Any:
         """Return count, sum and sum of squared differences to the mean."""
-        # Random numbers are never NaN.
-        if keepdims and values.size >= SMALL and (self._totals is None or type(values) is draws.Draw):
+        drawn = type(values) is draws.Draw
+        # Random numbers are never NaN. Arrays of other libraries may have no size, or a method of that name.
+        is_known = drawn or (self._totals is None and type(values) is np.ndarray)
+        if keepdims and is_known and values.size >= SMALL:
             found = moments.by_columns(values, axis, self._dtype)
             if found is not None:
                 count = numel(values, axis=axis, keepdims=True).astype(np.int64)
                 return {"total": found[0], "n": count, "M": found[1][..., np.newaxis]}
-        if type(values) is draws.Draw:
+        if drawn:
             values = values.array()
         if self._totals is not None:
             return self._of_numbers(values, axis, keepdims)
