@@ -57,8 +57,7 @@ class Workforce:
         self._runs, self._workers, self._blocks = registry.runs, registry.workers, registry.blocks
         self._settings, self._resources, self._control = registry.settings, registry.resources, registry.control
         self._watch = watch
-        self._startup = startup
-        self._inspection = inspection
+        self._startup, self._inspection = startup, inspection
         self._view = view
         self._selector = selector
         self._wake_writer, self._post = wake_writer, post
@@ -84,8 +83,7 @@ class Workforce:
 
     def pids(self) -> list[int]:
         """Return the process ids of the workers."""
-        handles = [*self._workers.values(), *self._startup.loading.values()]
-        return [handle.pid for handle in handles if handle.is_process]
+        return [each.pid for each in (*self._workers.values(), *self._startup.loading.values()) if each.is_process]
 
     def has_threads(self) -> bool:
         """Return whether threads of this process compute."""
@@ -138,14 +136,16 @@ class Workforce:
         uses_threads, awaited = self._startup.may_use_threads(self._runs.values()), self.template.awaited
         starts_soon = uses_threads or self.template.has_begun
         useful = max(self._machine.useful_workers(), 1) if starts_soon else self._settings.num_workers
-        if len(self._workers) + len(awaited) >= useful and not self._startup.loading:
+        limit = self._machine.unserved_limit(awaited)
+        if len(self._workers) + len(awaited) >= useful and not (self._startup.loading or limit):
             return
         for worker_id in range(self._settings.num_workers):
             if worker_id in self._workers or worker_id in self.ending or worker_id in awaited:
                 continue
             if (loading := self._startup.loading.pop(worker_id, None)) is not None:
                 self._put_to_work(loading)
-            elif len(self._workers) + len(awaited) < useful:
+            elif len(self._workers) + len(awaited) < useful or worker_id < limit:
+                limit = 0
                 (self._start_thread if uses_threads else self._start_process)(worker_id)
 
     def _start_process(self, worker_id: int) -> None:

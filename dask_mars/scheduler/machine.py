@@ -100,6 +100,13 @@ class Machine:
         """Return for how many workers there is work now: the number of READY and dispatched chunks."""
         return sum([graph.dispatched_count + graph.queues.queued_count for graph in self._graphs.values()])
 
+    def unserved_limit(self, coming: Collection[int]) -> int:
+        """Return the largest worker limit of graphs with READY chunks that no worker may take, 0 without such."""
+        # A limit admits the workers with the lowest ids; some are coming.
+        least = min([*self._workers, *coming], default=0)
+        limits = [graph.plan.worker_limit or 0 for graph in self._graphs.values() if graph.queues.queued_count]
+        return max([limit for limit in limits if limit <= least], default=0)
+
     def dispatched_to(self, worker: int) -> list[tuple[int, int]]:
         """Return the (graph, chunk) pairs dispatched to a worker, or to the client, in order."""
         if worker == CLIENT:

@@ -23,7 +23,7 @@ import pytest
 from dask_mars import Runtime
 from dask_mars.engine import workforce
 from dask_mars.engine.engine import Engine
-from dask_mars.engine.idle import IdleClock
+from dask_mars.engine.idle import EndingWorkers, IdleClock
 from dask_mars.scheduler.replay import replay
 from dask_mars.worker.trimmer import Trimmer
 from tests.conftest import eventually, files
@@ -284,6 +284,17 @@ def test_computations_at_any_moment_come_to_their_end(timeout, tmp_path):
     assert outcome.difference is None
     assert outcome.events["WorkerRetired"] == outcome.events["WorkerStarted"] >= 4
     assert not outcome.events["WorkerLost"]
+
+
+def test_a_limit_of_workers_starts_one_that_it_admits(monkeypatch):
+    with Runtime(num_workers=2) as runtime:
+        # As while the first worker is ending.
+        monkeypatch.setattr(EndingWorkers, "__contains__", lambda _, worker_id: worker_id == 0)
+        one = da.ones(4, chunks=4) + 1
+        assert one.sum().compute(scheduler=runtime.get) == 8
+        assert list(runtime.engine()._loop.registry.workers) == [1]
+        monkeypatch.undo()
+        assert one.sum().compute(scheduler=runtime.get, num_workers=1) == 8
 
 
 # -- the end ------------------------------------------------------------------------------------------------------
