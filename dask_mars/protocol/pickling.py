@@ -123,6 +123,11 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             reduced = hdf5.reduce_dataset(obj)
             if reduced is not None:
                 return reduced
+        if kind.__name__ == "File" and package_of(kind) == "partd":
+            # A shuffle's files: the object removes them at its end, when copies may still read and write them.
+            # Partd removes them, too, when this process exits.
+            obj._explicitly_given_path = True
+            return NotImplemented
         if kind is np.memmap:
             reduced = _reduce_mapped(obj)
             if reduced is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import gc
 import inspect
 import io
 import mmap
@@ -985,3 +986,15 @@ def test_frames_are_pickled_alike_each_time(monkeypatch):
         assert {Own, pandas.DataFrame, pandas.Categorical} <= set(kinds.values())
     monkeypatch.setitem(copyreg.dispatch_table, pandas.Categorical, lambda values: (list, (values.tolist(),)))
     assert loads(dumps(frame.c.array)) == ["u", "v"]
+
+
+def test_files_of_a_shuffle_outlive_the_object_that_was_pickled():
+    partd = pytest.importorskip("partd")
+    files = partd.Python(partd.File())
+    copy = loads(dumps(files))
+    copy.append({"x": [1, 2]})
+    # It would remove them.
+    del files
+    gc.collect()
+    assert copy.get("x") == [1, 2]
+    copy.drop()
