@@ -195,7 +195,8 @@ class _Builder:
         arguments = list(zip(sources[: len(dtypes)], dtypes, strict=True))
         references = tuple([self._value(source, dtype) for source, dtype in arguments])
         flags = 0
-        if bound.positional and self._is_same_anywhere(ufunc, {*dtypes, bound.dtype}):
+        same = bound.positional and self._is_same_anywhere(ufunc, {*dtypes, bound.dtype})
+        if same and not (ufunc in _POWERS and self._is_repeated(sources[1])):
             flags = _native.FORWARD
         elif bound.positional:
             flags = _native.POSITIONAL
@@ -228,6 +229,15 @@ class _Builder:
         if ufunc is None or len(dtypes) != 1 or all(array.flags.forc for array in arrays):
             return False
         return is_same_anywhere(ufunc, *dtypes)
+
+    def _is_repeated(self, slot: int) -> bool:
+        """Return whether numbers are repeated along axes: loops of powers look for one exponent of a whole run."""
+        shape = self._chain.shapes[slot]
+        if shape in ((), self._chain.shape):
+            value = self._chain.values[slot] if slot < len(self._chain.values) else None
+            strides = value.strides if type(value) is np.ndarray else ()
+            return any(not stride and length > 1 for stride, length in zip(strides, shape, strict=False))
+        return True
 
     def _loop(
         self, bound: Bound, sources: tuple[int, ...]
@@ -391,6 +401,7 @@ def _initial(ufunc: np.ufunc, dtype: np.dtype[Any]) -> Any:
 
 #: Ufuncs with loops of our own for floats and doubles.
 _ARITHMETIC = frozenset([np.absolute, np.add, np.divide, np.multiply, np.negative, np.square, np.subtract])
+_POWERS = frozenset([np.power, np.float_power])
 #: The ufunc that `numpy.clip` calls.
 _CLIP: Any = np.clip if not AVAILABLE else np._core.umath.clip  # type: ignore[attr-defined]
 _FLAGS = (

@@ -513,6 +513,20 @@ def test_functions_whose_results_are_the_same_anywhere() -> None:
         assert is_native(rewritten) == is_same_anywhere(ufunc, x.dtype)
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("width", [20, 100])
+@pytest.mark.filterwarnings("ignore")
+def test_exponents_that_are_repeated_along_rows(width: int, dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    x = (rng.random((300, 2 * width)) * 10).astype(dtype)[:, :width]
+    column = np.array([2, 0.5, -1, 3], dtype)[rng.integers(0, 4, 300)][:, None]
+    repeated = [column, np.broadcast_to(column, x.shape), column.astype("i2"), np.full(width, 2, dtype)]
+    for ufunc, y in itertools.product((np.power, np.float_power), [*repeated, x, np.full((1, 1), 2, dtype)]):
+        for values in ([x, y], [y, x]):
+            plain = program(2, (ufunc, (0, 1)))
+            same(region(plain).run(list(values), ()), plain.run(list(values), ()))
+
+
 def test_arrays_that_are_not_aligned() -> None:
     x = np.frombuffer(bytearray(b"\0" + np.arange(3000.0).tobytes()), "u1")[1:].view("f8")
     assert not x.flags.aligned
