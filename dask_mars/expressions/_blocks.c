@@ -528,7 +528,7 @@ static int run_sum(struct run *run, struct bound_step *bound, npy_intp count)
     struct bound_step *before = bound - 1;
     int arguments = before->step->arguments - 1;
     struct cursor cursors[2];
-    double copies[COPIES], total = -0.0;
+    double copies[2][COPIES], total = -0.0;
     npy_intp most = count, left = count;
     for (int place = 0; place < arguments; place++) {
         cursors[place] = before->arguments[place].cursor;
@@ -537,13 +537,13 @@ static int run_sum(struct run *run, struct bound_step *bound, npy_intp count)
             continue;
         most = COPIES;
         for (int at = 0; at < COPIES; at++)
-            copies[at] = *(const double *)cursors[place].pointer;
+            copies[place][at] = *(const double *)cursors[place].pointer;
     }
     while (left > 0) {
         npy_intp part = left < most ? left : most;
         const double *data[2], *ahead[2];
         for (int place = 0; place < arguments; place++) {
-            data[place] = cursors[place].stride ? (const double *)cursors[place].pointer : copies;
+            data[place] = cursors[place].stride ? (const double *)cursors[place].pointer : copies[place];
             if (cursors[place].left < part)
                 part = cursors[place].left;
             const struct cursor *next = before->arguments[place].ahead;

@@ -460,6 +460,11 @@ def test_sums_of_results_that_are_not_stored(
         (wide[:, :50], wide[:, 50:100]),
         (wide[:, ::-1], wide),
         (wide[:, ::2], wide[:, 1::2][:, :1156]),
+        # One number everywhere, as in `da.ones`, with another, with a number and with an array.
+        (np.broadcast_to(3.0, wide.shape), np.broadcast_to(5.0, wide.shape)),
+        (np.broadcast_to(3.0, wide.shape), 0.3),
+        (0.3, np.broadcast_to(3.0, wide.shape)),
+        (np.broadcast_to(3.0, wide.shape), wide),
     ]
     total = program(4, (function, tuple(range(count))), (np.sum, (4, 2, 3), ("axis", "keepdims")))
     beside = program(
