@@ -39,17 +39,6 @@ static int below(uint64_t *state, int limit)
 
 /* -- loops ------------------------------------------------------------------------------------------------------*/
 
-static int add(PyArrayMethod_Context *Py_UNUSED(context), char *const *data, npy_intp const *dimensions,
-               npy_intp const *strides, NpyAuxData *Py_UNUSED(auxiliary))
-{
-    char *first = data[0], *second = data[1], *target = data[2];
-    for (npy_intp at = 0; at < dimensions[0]; at++) {
-        *(double *)target = *(double *)first + *(double *)second;
-        first += strides[0], second += strides[1], target += strides[2];
-    }
-    return 0;
-}
-
 static int halve(PyArrayMethod_Context *Py_UNUSED(context), char *const *data, npy_intp const *dimensions,
                  npy_intp const *strides, NpyAuxData *Py_UNUSED(auxiliary))
 {
@@ -59,7 +48,39 @@ static int halve(PyArrayMethod_Context *Py_UNUSED(context), char *const *data, n
     return 0;
 }
 
-static const struct loop loops[] = {{add, NULL, NULL, 0, 0}, {halve, NULL, NULL, 0, 1}};
+static const struct loop halving = {halve, NULL, NULL, 0, 1};
+
+/* Loops of the extension, and what they compute. Products are only summed: others would be too large to be exact. */
+static const struct {
+    const char *name;
+    int arguments;
+} operations[] = {{"halve", 2}, {"add", 3}, {"subtract", 3}, {"negative", 2}, {"absolute", 2}, {"multiply", 3}, {"square", 2}};
+enum { HALVE, ADD, SUBTRACT, NEGATIVE, ABSOLUTE, MULTIPLY, SQUARE, OPERATIONS };
+
+static const struct loop *loop_of(int operation)
+{
+    return operation == HALVE ? &halving : arithmetic_loop(operations[operation].name, 'd');
+}
+
+static double result_of(int operation, double x, double y)
+{
+    switch (operation) {
+    case HALVE:
+        return (double)((int64_t)x / 2);
+    case ADD:
+        return x + y;
+    case SUBTRACT:
+        return x - y;
+    case NEGATIVE:
+        return -x;
+    case ABSOLUTE:
+        return x < 0 ? -x : x + 0.0;
+    case MULTIPLY:
+        return x * y;
+    default:
+        return x * x;
+    }
+}
 
 /* -- programs ---------------------------------------------------------------------------------------------------*/
 
@@ -72,6 +93,7 @@ struct given {
 struct whole {
     struct program program;
     struct step steps[MOST_STEPS];
+    int operations[MOST_STEPS];
     npy_intp items[MOST_ARRAYS], buffers[MOST_STEPS];
     struct given given[MOST_ARRAYS];
     int inputs;
@@ -145,7 +167,7 @@ static void make(uint64_t *state, struct whole *whole)
     int steps = 2 + below(state, MOST_STEPS - 3);
     for (int number = 0; number < steps; number++) {
         struct step *step = &whole->steps[number];
-        int kind = below(state, 3), result;
+        int operation = below(state, number == steps - 1 ? OPERATIONS : MULTIPLY), result;
         if (below(state, 4)) {
             result = -1 - (int)program->buffer_count++;
         }
@@ -153,7 +175,8 @@ static void make(uint64_t *state, struct whole *whole)
             make_array(state, program, &whole->given[program->array_count], 0, 0);
             result = (int)program->array_count++;
         }
-        *step = (struct step){.loop = kind ? &loops[0] : &loops[1], .arguments = kind ? 3 : 2};
+        whole->operations[number] = operation;
+        *step = (struct step){.loop = loop_of(operation), .arguments = operations[operation].arguments};
         for (int place = 0; place < step->arguments - 1; place++)
             step->references[place] = number && below(state, 2)
                                           ? whole->steps[number - 1].references[whole->steps[number - 1].arguments - 1]
@@ -163,10 +186,12 @@ static void make(uint64_t *state, struct whole *whole)
     if (below(state, 2)) {
         struct step *last = &whole->steps[steps - 1];
         int source = last->references[last->arguments - 1];
-        make_array(state, program, &whole->given[program->array_count], 0, 1 + below(state, 1 << program->dimensions));
-        make_array(state, program, &whole->given[program->array_count + 1], 0, (1 << program->dimensions) - 1);
+        int every = (1 << program->dimensions) - 1, reduced = below(state, 2) ? every : 1 + below(state, every + 1);
+        int sum = (below(state, 2) ? SUM : 0) | (source < 0 && below(state, 4) ? OF_RESULTS : 0);
+        make_array(state, program, &whole->given[program->array_count], 0, reduced);
+        make_array(state, program, &whole->given[program->array_count + 1], 0, every);
         whole->steps[steps++] = (struct step){
-            &loops[0], 3, REDUCTION | (below(state, 2) ? SUM : 0), {(int)program->array_count, source, (int)program->array_count + 1}};
+            loop_of(ADD), 3, REDUCTION | sum, {(int)program->array_count, source, (int)program->array_count + 1}};
         program->array_count += 2;
     }
     program->step_count = steps;
@@ -197,10 +222,8 @@ static void compute(const struct whole *whole, struct array *arrays)
             }
             if (step->flags & REDUCTION)
                 *values[0] += *values[1];
-            else if (step->arguments == 3)
-                *values[2] = *values[0] + *values[1];
             else
-                *values[1] = (double)((int64_t)*values[0] / 2);
+                *values[step->arguments - 1] = result_of(whole->operations[number], *values[0], *values[1]);
         }
     }
 }

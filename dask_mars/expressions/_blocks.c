@@ -523,7 +523,7 @@ static int run_reduction(struct bound_step *bound, npy_intp count)
 }
 
 /* Add a block of results of the step before, which are not stored. */
-static int run_sum(struct run *run, struct bound_step *bound, npy_intp count)
+static int run_sum(struct bound_step *bound, npy_intp count)
 {
     struct bound_step *before = bound - 1;
     int arguments = before->step->arguments - 1;
@@ -541,7 +541,7 @@ static int run_sum(struct run *run, struct bound_step *bound, npy_intp count)
     }
     while (left > 0) {
         npy_intp part = left < most ? left : most;
-        const double *data[2], *ahead[2];
+        const double *data[2] = {NULL}, *ahead[2] = {NULL};
         for (int place = 0; place < arguments; place++) {
             data[place] = cursors[place].stride ? (const double *)cursors[place].pointer : copies[place];
             if (cursors[place].left < part)
@@ -631,7 +631,7 @@ static enum outcome run_blocks(struct run *run, int (*interrupted)(void))
             if (checked && !clean && fetestexcept(watched))
                 feclearexcept(watched);
             int failed = bound->simple                        ? run_simple(bound, count)
-                         : bound->sum                     ? run_sum(run, bound, count)
+                         : bound->sum                     ? run_sum(bound, count)
                          : bound->step->flags & REDUCTION ? run_reduction(bound, count)
                                                             : run_in_runs(bound, count);
             if (failed)
