@@ -112,7 +112,12 @@ def test_workers_that_died_just_before(lead_s, private_tmp):
         os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
         time.sleep(lead_s)
 
-    with LocalCluster(n_workers=2, **LOCAL) as cluster, Client(cluster) as client:
+    with (
+        # Or the cluster closes the nanny of a killed worker that is absent once more at that moment.
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "5 minutes"}),
+        LocalCluster(n_workers=2, **LOCAL) as cluster,
+        Client(cluster) as client,
+    ):
         kill_one()
         taken = dask_mars.take_over(client)
         # Its nanny hears nothing from the scheduler, which does not know its worker.
