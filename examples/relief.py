@@ -246,7 +246,7 @@ def time_table(seconds: dict[str, list[float]]) -> Table:
         title="Seconds for the same work, and their ratio to those of threads",
         title_justify="left",
     )
-    for heading in ("scheduler", "first run", "later runs", "median of these", "time / threads"):
+    for heading in ("scheduler", "first run", "later runs", "median", "time / threads"):
         table.add_column(heading, justify="left" if heading == "scheduler" else "right")
     medians = {name: statistics.median(runs[1:]) for name, runs in seconds.items()}
     for name, (first, *later) in seconds.items():
