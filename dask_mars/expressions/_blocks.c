@@ -630,10 +630,10 @@ static enum outcome run_blocks(struct run *run, int (*interrupted)(void))
             /* Loops that NumPy does not check may leave any flags. */
             if (checked && !clean && fetestexcept(watched))
                 feclearexcept(watched);
-            int failed = bound->simple                        ? run_simple(bound, count)
+            int failed = bound->simple                    ? run_simple(bound, count)
                          : bound->sum                     ? run_sum(bound, count)
                          : bound->step->flags & REDUCTION ? run_reduction(bound, count)
-                                                            : run_in_runs(bound, count);
+                                                          : run_in_runs(bound, count);
             if (failed)
                 return failed == LOOP_REFUSED ? REFUSED : FAILED;
             if (checked && fetestexcept(watched))

@@ -137,7 +137,7 @@ VECTORISED void add_row_sums(const double *rows, ptrdiff_t count, ptrdiff_t leng
     }
 }
 
-/* Sums of what an expression gives for each pair of numbers. Four runs are added at a time: one would wait for each
+/* Defines a `pair_sum`; some operations ignore the second number. Four runs are added at a time: one would wait for each
  * addition to end before the next. */
 #define SUM_OF(name, of_numbers, of_lanes)                                                                           \
     VECTORISED static double name##_few(const double *first, const double *second, ptrdiff_t count)                  \

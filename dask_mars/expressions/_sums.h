@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A sum of what an operation gives for each of some pairs of numbers. Meanwhile as many numbers are fetched from where
- * `ahead` points. */
+/* A function that applies an operation to pairs of numbers and sums the results. It prefetches as many numbers from the
+ * two places in `ahead`. */
 typedef double pair_sum(const double *first, const double *second, ptrdiff_t count, const double *const *ahead);
 
 pair_sum sum_of_sums, sum_of_differences, sum_of_products, sum_of_absolutes, sum_without_nan;

@@ -101,8 +101,8 @@ class Machine:
         return sum([graph.dispatched_count + graph.queues.queued_count for graph in self._graphs.values()])
 
     def unserved_limit(self, coming: Collection[int]) -> int:
-        """Return the largest worker limit of graphs with READY chunks that no worker may take, 0 without such."""
-        # A limit admits the workers with the lowest ids; some are coming.
+        """Return the largest worker limit of graphs whose READY chunks no worker may take, or 0."""
+        # A limit n admits workers with ids below n; those in `coming` are starting.
         least = min([*self._workers, *coming], default=0)
         limits = [graph.plan.worker_limit or 0 for graph in self._graphs.values() if graph.queues.queued_count]
         return max([limit for limit in limits if limit <= least], default=0)

@@ -211,7 +211,7 @@ def _variances(frame: Any, by: Sequence[str], named: dict[str, Any], is_sorted: 
 def _variances_at_once(
     frame: Any, by: Sequence[str], numeric_only: Any = None, observed: Any = False, dropna: Any = True
 ) -> Any:
-    """Return the same by pandas, which finds each row's group once; Dask groups a squared copy again."""
+    """Return what `_variances` does by pandas, grouping rows once; Dask groups a squared copy again."""
     others = _others(frame, by)
     dtypes = [values.dtype for values in others.values()]
     if not others or not all(isinstance(dtype, np.dtype) and dtype.kind in "iuf" for dtype in dtypes):
@@ -250,7 +250,7 @@ def _adds_as_pandas() -> bool:
     )
 
 
-#: Functions in place of one of Dask: a native one, and one by pandas where keys are far from each other.
+#: Replacements of Dask's functions: by a native loop, and by pandas where that loop does not suit the keys.
 _REPLACED: dict[str, tuple[Callable[..., Any], Callable[..., Any] | None]] = {
     "SingleAggregation.chunk": (_single, None),
     "_groupby_apply_funcs": (_several, None),
