@@ -224,7 +224,7 @@ class _Builder:
         self.steps.append(_Step(loop, (total, source, self._array(initial, dtype)), flags))
 
     def _is_same_anywhere(self, ufunc: np.ufunc | None, dtypes: set[np.dtype[Any]]) -> bool:
-        """Return whether the last bits of results do not depend on neighbours; False where that does not matter."""
+        """Return whether the last bits of results do not depend on neighbours; False if unneeded."""
         arrays = [value for value in self._chain.values if type(value) is np.ndarray]
         if ufunc is None or len(dtypes) != 1 or all(array.flags.forc for array in arrays):
             return False

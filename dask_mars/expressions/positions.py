@@ -1,7 +1,8 @@
 """Finds out whether a function's results depend on where its arguments are in memory.
 
 NumPy computes functions such as `exp` for several elements at a time, and may use another method for the rest of
-a row, or for elements apart from each other, whose last bits differ. Where it does so depends on its version and the processor.
+a row, or for elements apart from each other, whose last bits differ. This depends on NumPy's version and on the
+processor.
 
 The program it serves: ``da.sin(x).sum()`` or ``x**1.5``, where chunks are parts of a larger array in memory, with
 rows apart: 0.9 of the time.
