@@ -183,7 +183,7 @@ def test_options_of_other_schedulers_are_passed_over(runtime: Runtime, option: s
 
 
 class Exits:
-    """An object that ends whoever pickles it."""
+    """An object whose pickling ends the process."""
 
     def __reduce__(self) -> Any:
         raise SystemExit(3)

@@ -600,8 +600,9 @@ static void look_ahead(struct run *run, const struct array *arrays)
         struct cursor *cursor = &run->ahead[number];
         *cursor = (struct cursor){.layout = NULL};
         /* The sum of short rows, if it is the only step, fetches itself. */
-        if (!program->size || program->steps[0].flags & SUM || run->gathered[number].buffer
-            || !may_be_made(program, number) || layout->strides[layout->axes - 1] != program->array_items[number])
+        int is_sum_alone = program->step_count == 1 && program->steps[0].flags & SUM;
+        if (!program->size || is_sum_alone || run->gathered[number].buffer || !may_be_made(program, number)
+            || layout->strides[layout->axes - 1] != program->array_items[number])
             continue;
         *cursor = first_place(&arrays[number], layout);
         for (npy_intp left = program->block, part; left > 0; left -= part) {

@@ -490,6 +490,21 @@ def test_sums_of_results_that_are_not_stored(
             np.testing.assert_allclose(got, expected, rtol=1e-13, atol=1e-9)
 
 
+def test_a_sum_of_an_array_before_a_sum_of_results() -> None:
+    x, y = np.random.default_rng(0).random((2, 300, 500))[:, :, :400]
+    double = np.dtype("f8")
+    product = native.Bound("multiply", double, np.multiply, True, False, (0, 1))
+    sums = [native.Reduced(slot, of, np.add, None, (0, 1), (1, 1), double) for slot, of in ((3, 0), (4, 2))]
+    types, shapes = dict.fromkeys(range(3), double), dict.fromkeys(range(3), x.shape)
+    plan = native.NativePlan(
+        native.Chain(x.shape, False, types, shapes, {2: (product, (0, 1))}, [], sums, (x, y, None))
+    )
+    found = plan.run([x, y, None], {"divide": "raise", "over": "raise", "under": "ignore", "invalid": "raise"})
+    assert found is not None
+    for slot, expected in ((3, x.sum()), (4, (x * y).sum())):
+        np.testing.assert_allclose(found[1][slot], expected, rtol=1e-13)
+
+
 def test_sums_of_results_keep_zeros_nan_and_warnings() -> None:
     squares = program(3, (operator.mul, (0, 0)), (np.sum, (3, 1, 2), ("axis", "keepdims")))
     for value in (-0.0, np.nan, np.inf, 1e300, 1e-320):
