@@ -79,7 +79,7 @@ setup(
         Extension(
             "dask_mars.expressions._pcg64",
             ["dask_mars/expressions/_pcg64.c", "dask_mars/expressions/_streams.c"],
-            depends=[f"dask_mars/expressions/{name}.h" for name in ("_source", "_streams")],
+            depends=[f"dask_mars/expressions/{name}.h" for name in ("_source", "_streams", "_vectorised")],
             include_dirs=[numpy.get_include()],
             # Products and sums are rounded one after the other, as NumPy rounds them.
             extra_compile_args=["-std=c11", "-O3", "-ffp-contract=off", "-fvisibility=hidden"],

@@ -14,7 +14,7 @@
 static enum stream_level level;
 static int learned;
 
-static const char *const level_names[STREAM_LEVELS] = {"portable", "avx512"};
+static const char *const level_names[STREAM_LEVELS] = {"portable", "avx512", "avx512-ifma"};
 
 typedef struct {
     PyObject_HEAD

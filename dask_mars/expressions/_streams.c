@@ -1,10 +1,12 @@
 /* See `_streams.h`.
 
    A state is a linear function of the previous one, and so of the one 32 steps before: 32 lanes compute 32 states at
-   once, in the order of one stream. States are multiplied modulo 2**128, by limbs of 52 bits where the processor has
-   instructions for these (AVX-512 IFMA). */
+   once, in the order of one stream. States are multiplied modulo 2**128, with AVX-512 by halves of 64 bits, or by limbs
+   of 52 bits where the processor has instructions for these (IFMA). */
 
 #include "_streams.h"
+
+#include "_vectorised.h"
 
 #include <numpy/random/bitgen.h>
 
@@ -113,30 +115,104 @@ static inline void raw_portable(struct stream *stream, void *out, size_t count, 
 #define VECTORS 4
 #define LANES (8 * VECTORS)
 #define LOW_52 0xfffffffffffffULL
+#define AVX512 __attribute__((target("avx512f,avx512dq")))
+#define AVX512_IFMA __attribute__((target("avx512f,avx512dq,avx512ifma")))
 
-__attribute__((target("avx512f,avx512dq,avx512ifma"))) static inline void
-raw_avx512(struct stream *stream, void *out, size_t count, int doubles)
+/* Set the lanes to the next states, and return the multiplier and the increment that take each 32 steps further. */
+static inline void spread(struct stream *stream, uint128 lanes[LANES], uint128 *multiplier, uint128 *increment)
+{
+    for (int lane = 0; lane < LANES; lane++) {
+        next(stream);
+        lanes[lane] = stream->state;
+    }
+    jump(LANES, multiplier, increment);
+    *increment *= stream->increment;
+}
+
+AVX512 static inline __m512i every(uint64_t value)
+{
+    return _mm512_set1_epi64((int64_t)value);
+}
+
+/* Fold the halves of eight states, and store them as words or as doubles. */
+AVX512 static inline void put_eight(void *out, size_t at, __m512i low, __m512i high, int doubles)
+{
+    __m512i value = _mm512_rorv_epi64(_mm512_xor_si512(low, high), _mm512_srli_epi64(high, 58));
+    if (doubles)
+        _mm512_storeu_pd((double *)out + at, _mm512_mul_pd(_mm512_cvtepu64_pd(_mm512_srli_epi64(value, 11)),
+                                                           _mm512_set1_pd(0x1p-53)));
+    else
+        _mm512_storeu_si512((uint64_t *)out + at, value);
+}
+
+AVX512 static inline void raw_avx512(struct stream *stream, void *out, size_t count, int doubles)
 {
     size_t at = 0;
     if (count >= 2 * LANES) {
+        uint128 lanes[LANES], multiplier, increment;
+        spread(stream, lanes, &multiplier, &increment);
+        uint64_t halves[2][LANES];
+        for (int lane = 0; lane < LANES; lane++) {
+            halves[0][lane] = (uint64_t)lanes[lane];
+            halves[1][lane] = (uint64_t)(lanes[lane] >> 64);
+        }
+        const __m512i a = every((uint64_t)multiplier), a_high = every((uint64_t)(multiplier >> 64));
+        const __m512i c = every((uint64_t)increment), c_high = every((uint64_t)(increment >> 64));
+        const __m512i a_upper = _mm512_srli_epi64(a, 32), low_32 = every(UINT32_MAX), one = every(1);
+        __m512i low[VECTORS], high[VECTORS];
+        for (int v = 0; v < VECTORS; v++) {
+            low[v] = _mm512_loadu_si512(halves[0] + 8 * v);
+            high[v] = _mm512_loadu_si512(halves[1] + 8 * v);
+        }
+        for (;;) {
+#pragma GCC unroll 4
+            for (int v = 0; v < VECTORS; v++)
+                put_eight(out, at + 8 * v, low[v], high[v], doubles);
+            at += LANES;
+            if (count - at < LANES)
+                break;
+#pragma GCC unroll 4
+            for (int v = 0; v < VECTORS; v++) {
+                /* The product of the low halves, by their own halves of 32 bits. */
+                __m512i upper = _mm512_srli_epi64(low[v], 32), lowest = _mm512_mul_epu32(low[v], a);
+                __m512i middle = _mm512_add_epi64(_mm512_mul_epu32(upper, a), _mm512_srli_epi64(lowest, 32));
+                __m512i other = _mm512_add_epi64(_mm512_mul_epu32(low[v], a_upper), _mm512_and_si512(middle, low_32));
+                __m512i over = _mm512_add_epi64(_mm512_mul_epu32(upper, a_upper), _mm512_srli_epi64(middle, 32));
+                over = _mm512_add_epi64(over, _mm512_srli_epi64(other, 32));
+                over = _mm512_add_epi64(over, _mm512_mullo_epi64(low[v], a_high));
+                over = _mm512_add_epi64(over, _mm512_mullo_epi64(high[v], a));
+                __m512i product = _mm512_or_si512(_mm512_slli_epi64(other, 32), _mm512_and_si512(lowest, low_32));
+                low[v] = _mm512_add_epi64(product, c);
+                over = _mm512_add_epi64(over, c_high);
+                high[v] = _mm512_mask_add_epi64(over, _mm512_cmplt_epu64_mask(low[v], c), over, one);
+            }
+        }
+        uint64_t last[2][8];
+        _mm512_storeu_si512(last[0], low[VECTORS - 1]);
+        _mm512_storeu_si512(last[1], high[VECTORS - 1]);
+        stream->state = (uint128)last[1][7] << 64 | last[0][7];
+    }
+    for (; at < count; at++)
+        put(out, at, next(stream), doubles);
+}
+
+AVX512_IFMA static inline void raw_avx512_ifma(struct stream *stream, void *out, size_t count, int doubles)
+{
+    size_t at = 0;
+    if (count >= 2 * LANES) {
+        uint128 lanes[LANES], multiplier, increment;
+        spread(stream, lanes, &multiplier, &increment);
         uint64_t limbs[3][LANES];
         for (int lane = 0; lane < LANES; lane++) {
-            next(stream);
-            limbs[0][lane] = (uint64_t)stream->state & LOW_52;
-            limbs[1][lane] = (uint64_t)(stream->state >> 52) & LOW_52;
-            limbs[2][lane] = (uint64_t)(stream->state >> 104);
+            limbs[0][lane] = (uint64_t)lanes[lane] & LOW_52;
+            limbs[1][lane] = (uint64_t)(lanes[lane] >> 52) & LOW_52;
+            limbs[2][lane] = (uint64_t)(lanes[lane] >> 104);
         }
-        uint128 multiplier, sum;
-        jump(LANES, &multiplier, &sum);
-        uint128 increment = sum * stream->increment;
-        const __m512i a0 = _mm512_set1_epi64((int64_t)((uint64_t)multiplier & LOW_52));
-        const __m512i a1 = _mm512_set1_epi64((int64_t)((uint64_t)(multiplier >> 52) & LOW_52));
-        const __m512i a2 = _mm512_set1_epi64((int64_t)(uint64_t)(multiplier >> 104));
-        const __m512i c0 = _mm512_set1_epi64((int64_t)((uint64_t)increment & LOW_52));
-        const __m512i c1 = _mm512_set1_epi64((int64_t)((uint64_t)(increment >> 52) & LOW_52));
-        const __m512i c2 = _mm512_set1_epi64((int64_t)(uint64_t)(increment >> 104));
-        const __m512i low = _mm512_set1_epi64((int64_t)LOW_52);
-        const __m512d scale = _mm512_set1_pd(0x1p-53);
+        const __m512i a0 = every((uint64_t)multiplier & LOW_52), c0 = every((uint64_t)increment & LOW_52);
+        const __m512i a1 = every((uint64_t)(multiplier >> 52) & LOW_52);
+        const __m512i c1 = every((uint64_t)(increment >> 52) & LOW_52);
+        const __m512i a2 = every((uint64_t)(multiplier >> 104)), c2 = every((uint64_t)(increment >> 104));
+        const __m512i low = every(LOW_52);
         __m512i s0[VECTORS], s1[VECTORS], s2[VECTORS];
         for (int v = 0; v < VECTORS; v++) {
             s0[v] = _mm512_loadu_si512(limbs[0] + 8 * v);
@@ -149,13 +225,7 @@ raw_avx512(struct stream *stream, void *out, size_t count, int doubles)
                 __m512i low_half = _mm512_or_si512(_mm512_and_si512(s0[v], low), _mm512_slli_epi64(s1[v], 52));
                 __m512i high_half = _mm512_or_si512(_mm512_srli_epi64(_mm512_and_si512(s1[v], low), 12),
                                                     _mm512_slli_epi64(s2[v], 40));
-                __m512i value = _mm512_rorv_epi64(_mm512_xor_si512(low_half, high_half),
-                                                  _mm512_srli_epi64(high_half, 58));
-                if (doubles)
-                    _mm512_storeu_pd((double *)out + at + 8 * v,
-                                     _mm512_mul_pd(_mm512_cvtepu64_pd(_mm512_srli_epi64(value, 11)), scale));
-                else
-                    _mm512_storeu_si512((uint64_t *)out + at + 8 * v, value);
+                put_eight(out, at + 8 * v, low_half, high_half, doubles);
             }
             at += LANES;
             if (count - at < LANES)
@@ -189,16 +259,24 @@ raw_avx512(struct stream *stream, void *out, size_t count, int doubles)
         put(out, at, next(stream), doubles);
 }
 
-__attribute__((target("avx512f,avx512dq,avx512ifma"))) static void raw_words_avx512(struct stream *stream,
-                                                                                    void *out, size_t count)
+AVX512 static void raw_words_avx512(struct stream *stream, uint64_t *out, size_t count)
 {
     raw_avx512(stream, out, count, 0);
 }
 
-__attribute__((target("avx512f,avx512dq,avx512ifma"))) static void raw_doubles_avx512(struct stream *stream,
-                                                                                      void *out, size_t count)
+AVX512 static void raw_doubles_avx512(struct stream *stream, double *out, size_t count)
 {
     raw_avx512(stream, out, count, 1);
+}
+
+AVX512_IFMA static void raw_words_avx512_ifma(struct stream *stream, uint64_t *out, size_t count)
+{
+    raw_avx512_ifma(stream, out, count, 0);
+}
+
+AVX512_IFMA static void raw_doubles_avx512_ifma(struct stream *stream, double *out, size_t count)
+{
+    raw_avx512_ifma(stream, out, count, 1);
 }
 #endif
 
@@ -206,9 +284,8 @@ enum stream_level stream_best_level(void)
 {
 #ifdef HAVE_AVX512
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")
-        && __builtin_cpu_supports("avx512ifma"))
-        return STREAM_AVX512;
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq"))
+        return __builtin_cpu_supports("avx512ifma") ? STREAM_AVX512_IFMA : STREAM_AVX512;
 #endif
     return STREAM_PORTABLE;
 }
@@ -216,8 +293,8 @@ enum stream_level stream_best_level(void)
 static void raw_words(struct stream *stream, enum stream_level level, uint64_t *out, size_t count)
 {
 #ifdef HAVE_AVX512
-    if (level == STREAM_AVX512) {
-        raw_words_avx512(stream, out, count);
+    if (level != STREAM_PORTABLE) {
+        (level == STREAM_AVX512 ? raw_words_avx512 : raw_words_avx512_ifma)(stream, out, count);
         return;
     }
 #endif
@@ -228,8 +305,8 @@ static void raw_words(struct stream *stream, enum stream_level level, uint64_t *
 static void raw_doubles(struct stream *stream, enum stream_level level, double *out, size_t count)
 {
 #ifdef HAVE_AVX512
-    if (level == STREAM_AVX512) {
-        raw_doubles_avx512(stream, out, count);
+    if (level != STREAM_PORTABLE) {
+        (level == STREAM_AVX512 ? raw_doubles_avx512 : raw_doubles_avx512_ifma)(stream, out, count);
         return;
     }
 #endif
@@ -399,6 +476,12 @@ static void fill_floats(struct stream *stream, enum stream_level level, float *o
     }
 }
 
+VECTORISED static void scale(double *numbers, size_t count, double first, double second)
+{
+    for (size_t at = 0; at < count; at++)
+        numbers[at] = first + second * numbers[at];
+}
+
 void stream_fill(struct stream *stream, enum stream_kind kind, enum stream_level level, void *out, size_t count,
                  double first, double second)
 {
@@ -426,8 +509,7 @@ void stream_fill(struct stream *stream, enum stream_kind kind, enum stream_level
                 made = exponentials(&words, numbers);
         }
         if (kind == STREAM_UNIFORM || kind == STREAM_NORMAL)
-            for (size_t at = 0; at < made; at++)
-                numbers[at] = first + second * numbers[at];
+            scale(numbers, made, first, second);
         else if (kind == STREAM_EXPONENTIAL)
             for (size_t at = 0; at < made; at++)
                 numbers[at] = first * numbers[at];

@@ -17,7 +17,7 @@ struct stream {
 };
 
 /* Instruction sets for generating numbers. */
-enum stream_level { STREAM_PORTABLE, STREAM_AVX512, STREAM_LEVELS };
+enum stream_level { STREAM_PORTABLE, STREAM_AVX512, STREAM_AVX512_IFMA, STREAM_LEVELS };
 
 /* Distributions, by the names of NumPy's methods. */
 enum stream_kind {

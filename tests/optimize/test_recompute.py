@@ -156,7 +156,7 @@ streams = pytest.mark.skipif(draws.checked_stream("random") is None, reason="the
 @pytest.fixture(autouse=True)
 def costs_with_avx512(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the same costs on every processor."""
-    monkeypatch.setattr(draws, "_wide", lambda: True)
+    monkeypatch.setattr(draws, "_level", lambda: 2)
 
 
 def prepared(*collections: Any, **options: Any) -> ChunkGraph:
