@@ -1,5 +1,8 @@
 /* Casts and choices: see `_loops.h`. Within the range of the result, casts are the same on all processors. */
 
+/* For sincos. */
+#define _GNU_SOURCE
+
 #include "_loops.h"
 
 #include <math.h>
@@ -347,8 +350,30 @@ const struct loop *without_nan_loop(char type)
     return type == 'f' ? &without_nan[0] : type == 'd' ? &without_nan[1] : NULL;
 }
 
+#ifdef __GLIBC__
+/* Compute sines and cosines: the numbers are reduced once for both. */
+static int double_sincos(PARAMETERS)
+{
+    const char *source = data[0];
+    char *sine = data[1], *cosine = data[2];
+    for (npy_intp left = dimensions[0]; left > 0; left--) {
+        sincos(*(const double *)source, (double *)sine, (double *)cosine);
+        source += strides[0];
+        sine += strides[1];
+        cosine += strides[2];
+    }
+    return 0;
+}
+
+static const struct loop sines_and_cosines = WATCHED(double_sincos);
+#endif
+
 const struct loop *arithmetic_loop(const char *name, char type)
 {
+#ifdef __GLIBC__
+    if (type == 'd' && !strcmp(name, "sincos"))
+        return &sines_and_cosines;
+#endif
     for (size_t number = 0; number < ARITHMETIC_COUNT; number++)
         if (!strcmp(name, arithmetic[number].name))
             return type == 'd'   ? &arithmetic[number].of_doubles

@@ -40,7 +40,7 @@ const struct loop *select_loop(npy_intp item_bytes);
 /* Return the loop that replaces NaN by zero, for floats and doubles, or NULL. */
 const struct loop *without_nan_loop(char type);
 
-/* Return the loop of a ufunc of floats or doubles, by its name, or NULL. */
+/* Return the loop of a ufunc of floats or doubles, by its name, or NULL; of "sincos" one with two results. */
 const struct loop *arithmetic_loop(const char *name, char type);
 
 /* Return the function that sums a loop's results without storing them, or NULL. */

@@ -10,6 +10,7 @@ REDUCTION: int
 SUM: int
 OF_RESULTS: int
 FORWARD: int
+PAIR: int
 DIVIDE: int
 OVER: int
 UNDER: int

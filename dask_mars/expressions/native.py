@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from dask_mars.expressions.functions import Bound, Unsupported
-from dask_mars.expressions.positions import is_same_anywhere
+from dask_mars.expressions.positions import is_same_anywhere, sincos_loop
 
 try:
     from dask_mars.expressions import _native
@@ -182,8 +182,14 @@ class _Builder:
         self.items: list[int] = []
         self.buffers: list[np.dtype[Any]] = []
         self._places: dict[tuple[int, Any], int] = {}
+        sines, cosines = self._by_argument(np.sin), self._by_argument(np.cos)
+        both = sines.keys() & cosines.keys()
+        loop = sincos_loop() if both else None
         for slot, (bound, sources) in chain.steps.items():
-            self._add(slot, bound, sources)
+            if loop is None or bound.call not in _SINCOS or sources not in both:
+                self._add(slot, bound, sources)
+            elif (slot, bound.dtype) not in self._places:
+                self._add_both(loop, (sines[sources], cosines[sources]), sources[0], bound.dtype)
         for reduced in chain.reductions:
             self._add_reduction(reduced)
 
@@ -209,6 +215,21 @@ class _Builder:
             result = self._buffer(bound.dtype)
         self._places[slot, bound.dtype] = result
         self.steps.append(_Step(loop, (*references, result), flags))
+
+    def _by_argument(self, ufunc: np.ufunc) -> dict[tuple[int, ...], int]:
+        """Return the slots of a function of doubles whose results stay in buffers, by its argument."""
+        chain = self._chain
+        return {
+            sources: slot
+            for slot, (bound, sources) in chain.steps.items()
+            if bound.call is ufunc and chain.types[sources[0]] == np.float64 and slot not in chain.written
+        }
+
+    def _add_both(self, loop: Any, slots: tuple[int, int], source: int, dtype: np.dtype[Any]) -> None:
+        """Add a step with two results."""
+        argument, results = self._value(source, dtype), (self._buffer(dtype), self._buffer(dtype))
+        self._places.update(zip([(slot, dtype) for slot in slots], results, strict=True))
+        self.steps.append(_Step(loop, (argument, *results), _native.PAIR))
 
     def _add_reduction(self, reduced: Reduced) -> None:
         dtype = reduced.dtype
@@ -309,11 +330,11 @@ class _Builder:
 def _before_sums(steps: list[_Step]) -> list[_Step]:
     """Move steps whose results only a sum reads before that sum, which may then replace them."""
     reads = Counter(reference for step in steps for reference in step.inputs())
-    writers = {step.references[-1]: step for step in steps if not step.flags & _native.REDUCTION}
+    writers = {step.references[-1]: step for step in steps if not step.flags & (_native.REDUCTION | _native.PAIR)}
     moved: dict[int, _Step] = {}
     for step in steps:
         source = step.references[1]
-        if step.flags & _native.SUM and source < 0 and reads[source] == 1:
+        if step.flags & _native.SUM and source in writers and source < 0 and reads[source] == 1:
             moved[source] = writers[source]
     ordered = []
     for step in steps:
@@ -402,6 +423,7 @@ def _initial(ufunc: np.ufunc, dtype: np.dtype[Any]) -> Any:
 #: Ufuncs with loops of our own for floats and doubles.
 _ARITHMETIC = frozenset([np.absolute, np.add, np.divide, np.multiply, np.negative, np.square, np.subtract])
 _POWERS = frozenset([np.power, np.float_power])
+_SINCOS = frozenset([np.sin, np.cos])
 #: The ufunc that `numpy.clip` calls.
 _CLIP: Any = np.clip if not AVAILABLE else np._core.umath.clip  # type: ignore[attr-defined]
 _FLAGS = (

@@ -1,11 +1,12 @@
-"""Finds out whether a function's results depend on where its arguments are in memory.
+"""Finds out whether bits of a function's results are NumPy's elsewhere in memory, or by another function.
 
 NumPy computes functions such as `exp` for several elements at a time, and may use another method for the rest of
 a row, or for elements apart from each other, whose last bits differ. This depends on NumPy's version and on the
 processor.
 
-The program it serves: ``da.sin(x).sum()`` or ``x**1.5``, where chunks are parts of a larger array in memory, with
-rows apart: 0.9 of the time.
+The programs it serves: ``da.sin(x).sum()`` or ``x**1.5``, where chunks are parts of a larger array in memory, with
+rows apart: 0.9 of the time; and rotations, polar coordinates or angles of the sun, which have sine and cosine of the
+same numbers: 0.8 of the time.
 """
 
 from __future__ import annotations
@@ -41,6 +42,25 @@ def is_same_anywhere(ufunc: np.ufunc, dtype: np.dtype[Any]) -> bool:
             same &= _bits(ufunc(arguments[0], *rest)) == _bits(ufunc(arguments[0], *[single] * len(rest)))
             same &= _bits(ufunc(*rest, arguments[0])) == _bits(ufunc(*[single] * len(rest), arguments[0]))
     return same
+
+
+@cache
+def sincos_loop() -> Any:
+    """Return the loop that computes sines and cosines of doubles together, if the bits are NumPy's; else None."""
+    from dask_mars.expressions import _native
+
+    dtype = np.dtype(np.float64)
+    loop, negative = _native.arithmetic("sincos", dtype.char), _native.arithmetic("negative", dtype.char)
+    if loop is None:
+        return None
+    # Also numbers between which the C library changes its method, and more of those that programs have.
+    numbers = np.concatenate([_sample(dtype, 0), np.linspace(-7, 7, _COUNT), np.linspace(-400, 400, _COUNT)])
+    items = (dtype.itemsize,)
+    steps = ((loop, (0, -1, -2), 0), (negative, (-1, 1), 0), (negative, (-2, 2), 0))
+    found = np.empty((2, numbers.size))
+    _native.Program(steps, 3 * items, 2 * items, numbers.shape, False, 1 << 10).run(0, numbers, *found)
+    with np.errstate(all="ignore"):
+        return loop if _bits(-found) == _bits(np.stack([np.sin(numbers), np.cos(numbers)])) else None
 
 
 def _sample(dtype: np.dtype[Any], seed: int) -> Any:

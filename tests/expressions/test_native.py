@@ -533,6 +533,42 @@ def test_functions_whose_results_are_the_same_anywhere() -> None:
         assert is_native(rewritten) == is_same_anywhere(ufunc, x.dtype)
 
 
+@pytest.mark.parametrize("has_loop", [True, False])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i4"])
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        # A product, both results read again, one of them written, and sums of one and of both.
+        [(np.sin, (0,)), (np.cos, (0,)), (np.multiply, (1, 2))],
+        [(np.cos, (0,)), (np.sin, (0,)), (np.subtract, (1, 2)), (np.multiply, (1, 3)), (np.add, (4, 2))],
+        [(np.multiply, (0, 0)), (np.sin, (1,)), (np.cos, (1,)), (np.sqrt, (2,)), (np.add, (4, 3))],
+        [(np.sin, (0,)), (np.sqrt, (1,)), (np.cos, (0,))],
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_sines_and_cosines_of_the_same_numbers(
+    tasks: list[Any], dtype: str, has_loop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_loop:
+        monkeypatch.setattr(native, "sincos_loop", lambda: None)
+    numbers = data(dtype, 10_007, 5)
+    for x in (numbers, numbers[::-1], numbers[::3], np.repeat(numbers, 2)[: 2 * 5_000].reshape(5_000, 2)[:, :1]):
+        plain = program(1, *tasks)
+        same(region(plain).run([x], ()), plain.run([x], ()))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_sums_of_sines_and_of_cosines() -> None:
+    x = data("f8", 20_000, 6)
+    x = x[np.isfinite(x)].reshape(-1, 1)
+    for reduced in ((1, 2), (2, 1)):
+        sums = program(
+            1, (np.sin, (0,)), (np.cos, (0,)), *[(np.sum, (at,)) for at in reduced], (np.subtract, (3, 4))
+        )
+        expected = sums.run([x], ())
+        np.testing.assert_allclose(with_expressions(sums).run([x], ()), expected, rtol=1e-12)
+
+
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("width", [20, 100])
 @pytest.mark.filterwarnings("ignore")
