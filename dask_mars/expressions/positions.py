@@ -5,8 +5,8 @@ a row, or for elements apart from each other, whose last bits differ. This depen
 processor.
 
 The programs it serves: ``da.sin(x).sum()`` or ``x**1.5``, where chunks are parts of a larger array in memory, with
-rows apart: 0.9 of the time; and rotations, polar coordinates or angles of the sun, which have sine and cosine of the
-same numbers: 0.8 of the time.
+rows apart: 0.9 of the time; and rotations, polar coordinates or angles of the sun, which have sine and cosine of
+the same numbers: 0.8 of the time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Decides whether a chunk graph consists of code of well-known libraries alone.
 
 Such code may run in threads of the user's process: it does not crash, does not hold the GIL for long, and ends.
-The user's functions run in worker processes, which can be interrupted and ended.
+So do functions of the user's without loops that only call libraries (`plain_functions.py`), which run there if
+they read large arrays of the user's; others run in worker processes, which can be interrupted and ended.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import operator
 import sys
 from collections import deque
 from collections.abc import Collection
-from types import CellType, FunctionType, MethodType
+from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 from dask.highlevelgraph import HighLevelGraph
@@ -25,6 +26,7 @@ from dask_mars.graph.chunks import ChunkGraph, Constant, Operand, Subprogram
 from dask_mars.graph.functions import path_of
 from dask_mars.lazy_numpy import np
 from dask_mars.optimize.known import DECODING_PACKAGES, LIBRARIES, LOADED_PACKAGES, RUNNING_CODE
+from dask_mars.optimize.plain_functions import values_read
 from dask_mars.store.persisted import PersistedChunk
 
 #: Entry points of packages whose functions may run in threads: their names are top-level modules.
@@ -41,6 +43,9 @@ FRAMES = "dask.dataframe"
 #: Maximum depth of literals, and maximum size of a graph that is inspected.
 _DEPTH = 16
 _MOST_CHUNKS = 4096
+#: Minimum size of the user's arrays in a graph whose plain functions may run in threads. Copies of fewer bytes
+#: take less time than such functions may lose to the GIL.
+MUCH_BYTES = 1 << 25
 #: Dtypes of pandas whose values are numbers, times or text.
 _DATA_DTYPES = frozenset({"ArrowDtype", "BooleanDtype", "DatetimeTZDtype", "PeriodDtype", "StringDtype"}) | {
     f"{kind}{bits}Dtype" for kind in ("Float", "Int", "UInt") for bits in (8, 16, 32, 64)
@@ -71,9 +76,12 @@ def code_origin(graph: ChunkGraph) -> CodeOrigin:
     """Return the modules of a graph's functions and objects, and what is not a library's."""
     if len(graph) > _MOST_CHUNKS:
         return CodeOrigin(set(), f"a graph has {len(graph)} chunks, more than {_MOST_CHUNKS}")
-    look = _Look()
+    size_bytes = sum(
+        [getattr(value, "nbytes", 0) for value in graph.values.values() if type(value) is not PersistedChunk]
+    )
+    look = _Look(allows_plain=size_bytes >= MUCH_BYTES)
     known = (
-        all(look.is_known(function) for operand in graph.operands for function in operand.functions)
+        all(look.is_called(function) for operand in graph.operands for function in operand.functions)
         and all(look.is_plain(value) for value in graph.values.values() if type(value) is not PersistedChunk)
         and all(look.is_plain(literal) for literals in graph.literals for literal in literals)
     )
@@ -96,9 +104,9 @@ def count_other_calls(graph: ChunkGraph) -> list[int]:
 
 def library_chunks(graph: ChunkGraph, chunks: Collection[int], frames: bool) -> set[int]:
     """Return those of some chunks that are library code, with values they read; with `frames` also of pandas."""
-    look = _Look()
+    look = _Look(allows_plain=True)
     operands = {graph.operand_of[chunk] for chunk in chunks}
-    known = {id for id in operands if all(look.is_known(function) for function in graph.operands[id].functions)}
+    known = {id for id in operands if all(map(look.is_called, graph.operands[id].functions))}
     sources = {source for chunk in chunks for source in graph.inputs[chunk]}
     others = {source for source in sources & graph.values.keys() if not look.is_plain(graph.values[source])}
     if not frames and any(name.startswith((FRAMES, "pandas")) for name in look.modules):
@@ -115,16 +123,52 @@ def library_chunks(graph: ChunkGraph, chunks: Collection[int], frames: bool) -> 
 class _Look:
     """One inspection of a graph, with a memory of objects seen."""
 
-    def __init__(self) -> None:
+    def __init__(self, allows_plain: bool = False) -> None:
+        #: Whether tasks may call plain functions of the user's.
+        self._allows_plain = allows_plain
         #: Findings on functions and on other objects, by identity; the objects are kept, so that ids stay unique.
         self._functions: dict[int, tuple[Any, bool]] = {}
         self._objects: dict[int, tuple[Any, bool]] = {}
+        #: Findings on functions of the user's that tasks call.
+        self._called: dict[int, tuple[Any, bool]] = {}
         #: Modules of the objects seen, except those that every worker has.
         self.modules: set[str] = set()
         #: The first function or class that is not a library's.
         self.other = ""
         #: Number of pandas' objects that may still be inspected.
         self._objects_left = _MOST_OBJECTS
+
+    def is_called(self, function: Any, depth: int = _DEPTH) -> bool:
+        """Return whether a function that a task calls is known, or a plain function of the user's."""
+        kind = type(function)
+        if kind is functools.partial and depth:
+            inside = [*function.args, *function.keywords.values()]
+            return self.is_called(function.func, depth - 1) and all(
+                self.is_plain(value, depth - 1) for value in inside
+            )
+        if kind is Subprogram and depth:
+            return all(self.is_called(inner, depth - 1) for inner in function.operand.functions) and all(
+                self.is_plain(value, depth - 1) for value in function.literals
+            )
+        is_library = kind is not FunctionType or self._is_library(function.__globals__.get("__name__", ""))
+        if is_library or not self._allows_plain:
+            return self.is_known(function, depth)
+        found = self._called.get(id(function))
+        if found is None:
+            # A function that calls itself is a loop.
+            self._called[id(function)] = function, False
+            values = values_read(function) if depth else None
+            is_plain = values is not None and all(self._is_usable(value, depth - 1) for value in values)
+            found = self._called[id(function)] = function, is_plain
+            if not is_plain:
+                self.other = self.other or full_name(function)
+        return found[1]
+
+    def _is_usable(self, value: Any, depth: int) -> bool:
+        """Return whether a plain function may refer to a value."""
+        if type(value) is ModuleType:
+            return self._is_library(value.__name__)
+        return self.is_called(value, depth) if type(value) is FunctionType else self.is_plain(value, depth)
 
     def is_known(self, function: Any, depth: int = _DEPTH) -> bool:
         """Return whether a callable is a library's and holds nothing of the user's."""
@@ -136,10 +180,6 @@ class _Look:
                 self.is_known(function.func, depth - 1)
                 and all(self.is_plain(value, depth - 1) for value in function.args)
                 and all(self.is_plain(value, depth - 1) for value in function.keywords.values())
-            )
-        if kind is Subprogram:
-            return all(self.is_known(inner, depth - 1) for inner in function.operand.functions) and all(
-                self.is_plain(value, depth - 1) for value in function.literals
             )
         if kind in _CALLERS:
             # The object that a method is called on is data too, or of a library's class.

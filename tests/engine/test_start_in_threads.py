@@ -47,6 +47,11 @@ def wait_at_gate(_: int = 0) -> bool:
     return _gate.wait(200)
 
 
+def in_a_loop(block: Any) -> Any:
+    """Return a block plus one: loops are for processes."""
+    return np.stack([row + 1 for row in block])
+
+
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
     """Have calls of `wait_at_gate` wait, at most until the test is over."""
@@ -167,14 +172,39 @@ def test_processes_read_what_threads_have_made(runtime: Runtime) -> None:
     persisted = runtime.persist([x])[0]
     assert runtime.engine().worker_pids() == []
     expected = x.compute(scheduler="threads")
-    np.testing.assert_array_equal(
-        persisted.map_blocks(lambda block: block + 1).compute(scheduler=runtime.get), expected + 1
-    )
+    np.testing.assert_array_equal(persisted.map_blocks(in_a_loop).compute(scheduler=runtime.get), expected + 1)
     assert len(runtime.engine().worker_pids()) == 2
     # Where the threads had their arrays processes have theirs now.
     for seed in range(4):
         da.random.default_rng(seed).random((1000, 1000), chunks=250).sum().compute(scheduler=runtime.get)
     np.testing.assert_array_equal(persisted.compute(scheduler=runtime.get), expected)
+
+
+def test_functions_without_loops_run_in_threads(
+    runtime: Runtime, copied: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library_code, "MUCH_BYTES", 1)
+    array = numbers()
+    x = da.from_array(array, chunks=200)
+
+    def write(block: Any) -> Any:
+        block[0] = 7
+        return block
+
+    def fail(block: Any) -> Any:
+        return block + np.ones(block.size + 1)
+
+    for made in (
+        x.map_blocks(lambda block: 2 * block),
+        x.map_overlap(lambda block: block[1:] - block[:-1], depth=(1, 0), boundary="none", trim=False).sum(),
+        (x + 1).map_blocks(write),
+    ):
+        got = made.compute(scheduler=runtime.get)
+        np.testing.assert_allclose(got, made.compute(scheduler="threads"), rtol=1e-12)
+    with pytest.raises(ValueError, match="broadcast"):
+        x.map_blocks(fail).compute(scheduler=runtime.get)
+    assert copied == []
+    assert runtime.engine().worker_pids() == []
 
 
 @pytest.mark.slow
@@ -231,8 +261,8 @@ def test_threads_read_the_users_arrays_where_they_are(
     assert copied == []
     assert runtime.engine().worker_pids() == []
     # Others get copies.
-    doubled = x.map_blocks(lambda block: 2 * block)
-    np.testing.assert_array_equal(doubled.compute(scheduler=runtime.get), 2 * array)
+    added = x.map_blocks(in_a_loop)
+    np.testing.assert_array_equal(added.compute(scheduler=runtime.get), array + 1)
     assert sum(copied) == array.nbytes
     total = x.sum().compute(scheduler=runtime.get)
     np.testing.assert_allclose(total, x.sum().compute(scheduler="threads"), rtol=1e-12)

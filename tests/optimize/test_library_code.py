@@ -20,12 +20,15 @@ from dask_mars.optimize.prepare import prepare
 
 
 def own(block):
+    """A loop may hold the GIL for long."""
+    for _ in ():
+        pass
     return block
 
 
 @functools.wraps(np.sum)
 def disguised(block):
-    return block
+    return own(block)
 
 
 class OwnArray:
@@ -93,6 +96,90 @@ def prepared(collection):
 def test_arrays_and_delayed_values():
     assert [name for name, make in LIBRARY.items() if not is_library_code(prepared(make()))] == []
     assert [name for name, make in USERS.items() if is_library_code(prepared(make()))] == []
+
+
+FACTOR, KEPT = 3.0, []
+
+
+def halved(block):
+    return block / 2
+
+
+def edges(block, width=1):
+    out = np.zeros_like(block)
+    out[width:] = np.abs(block[width:] - block[:-width]) * FACTOR
+    with np.errstate(invalid="ignore"):
+        return halved(np.sqrt(out)) if block.ndim > 1 else out
+
+
+def counts_down(number):
+    return number if number <= 0 else counts_down(number - 1)
+
+
+def waits(block):
+    while block.sum() > 0:
+        block = block - 1
+    return block
+
+
+def made_by(value):
+    return lambda block: block + value
+
+
+def counts_into(array):
+    def count(block):
+        array[0] += block.size
+        return block
+
+    return count
+
+
+PLAIN = {
+    "slices": edges,
+    "a lambda": lambda block: block**2 + FACTOR,
+    "a method of an array": lambda block: block.mean(keepdims=True),
+    "a module in a module": lambda block: np.linalg.norm(block, axis=1, keepdims=True),
+    "a number of another function": made_by(2),
+    "an array of another function": made_by(np.arange(5)),
+    "a partial function": functools.partial(edges, width=2),
+    "sorted": lambda block: np.sort(block, axis=0),
+    "an error": lambda block: block if block.size else ValueError("empty"),
+}
+NOT_PLAIN = {
+    "a loop": own,
+    "another loop": waits,
+    "a call of a loop": lambda block: own(block),
+    "a call of itself": counts_down,
+    "a comprehension": lambda block: np.array([number + 1 for number in block]),
+    "a generator": lambda block: (yield block),
+    "a function within": lambda block: np.vectorize(lambda number: number)(block),
+    "a function for each row": lambda block: np.apply_along_axis(halved, 0, block),
+    "an import": lambda block: __import__("os").getpid() + block,
+    "the user's object": made_by(OwnArray()),
+    "a container that may change": lambda block: KEPT.append(block.sum()) or block,
+    "another module": lambda block: dask.distributed.get_worker() and deque and SimpleNamespace(x=block).x,
+    "a default": functools.partial(lambda block, keeps=KEPT: block, keeps=KEPT and own),
+    "an array of another function that it writes into": counts_into(np.zeros(1)),
+    "print": lambda block: print(block) or block,
+    "text that runs": lambda block: eval("block"),
+}
+
+
+def test_plain_functions_of_the_users(monkeypatch):
+    assert not is_library_code(prepared(ones.map_blocks(edges, dtype=float)))
+    x = da.from_array(np.ones(1 << 22), chunks=1 << 20)
+    assert is_library_code(prepared(x.map_blocks(edges, dtype=float)))
+    monkeypatch.setattr(library_code, "MUCH_BYTES", 0)
+
+    def is_library(function):
+        return is_library_code(prepared(ones.map_blocks(function, dtype=float, meta=np.empty((0, 0)))))
+
+    assert [name for name, function in PLAIN.items() if not is_library(function)] == []
+    assert [name for name, function in NOT_PLAIN.items() if is_library(function)] == []
+    # A library's function calls them for each element.
+    assert not is_library(np.vectorize(halved, otypes=[float]))
+    assert not is_library_code(handed_over(numbers.map(halved)))
+    assert is_library_code(prepared(dask.delayed(halved)(3)))
 
 
 def test_large_graphs_are_not_looked_at(monkeypatch):
