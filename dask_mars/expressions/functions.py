@@ -173,7 +173,8 @@ class _Astype:
 
     def bind(self, types: Sequence[ArgumentType], values: Sequence[Any]) -> Bound:
         dtype = np.dtype(values[1])
-        if not isinstance(types[0], np.dtype):
+        # NumPy warns of lost imaginary parts.
+        if not isinstance(types[0], np.dtype) or (types[0].kind == "c" and dtype.kind not in "bc"):
             raise Unsupported
         return Bound("astype", dtype, _cast, True, False, (0,))
 

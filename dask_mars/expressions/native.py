@@ -159,7 +159,7 @@ class NativePlan:
                 written[kind.slot] = np.empty(self._shape, kind.dtype, self._order)
                 arrays.append(written[kind.slot])
             elif type(kind) is _Total:
-                total = totals[kind.reduced.slot] = np.empty(kind.reduced.shape, kind.reduced.dtype)
+                total = totals[kind.reduced.slot] = np.empty(kind.reduced.shape, kind.reduced.dtype, self._order)
                 total.fill(kind.initial)
                 arrays.append(total)
             else:

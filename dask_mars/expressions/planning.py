@@ -156,9 +156,9 @@ class EvaluationPlan:
             if self.shapes[source] != self.shape:
                 raise Unsupported
             keywords = dict(zip(step.keywords, [values[slot] for slot in step.slots[1:]], strict=True))
-            axis = keywords["axis"]
-            axes = tuple(range(dimensions)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
-            axes = tuple(sorted({operator.index(a) % dimensions for a in axes}))
+            axes = _axes(keywords["axis"], dimensions)
+            if type(keywords.get("keepdims", False)) is not bool:
+                raise Unsupported
             parts = []
             for part in what.parts:
                 reduced = source
@@ -168,6 +168,9 @@ class EvaluationPlan:
                         prepared[key] = self._add_step(part.prepare, source)
                     reduced = prepared[key]
                 parts.append(self._new_slot())
+                if self.types[reduced].kind == "c" and np.dtype(part.dtype or "D").kind not in "bc":
+                    # NumPy warns of lost imaginary parts, also in the next line.
+                    raise Unsupported
                 dtype = part.ufunc.reduce(np.ones(1, self.types[reduced]), dtype=part.dtype).dtype
                 shape = tuple([1 if a in axes else length for a, length in enumerate(self.shape)])
                 call = Reduced(parts[-1], reduced, part.ufunc, part.dtype, axes, shape, dtype)
@@ -213,15 +216,20 @@ class EvaluationPlan:
         return slot
 
     def _layout(self, values: tuple[Any, ...]) -> bool:
-        """Return whether the arrays are in Fortran order; raise `Unsupported` if they disagree."""
-        full = [
-            value
-            for slot, value in enumerate(values)
-            if self.shapes[slot] == self.shape and slot not in self.draws
-        ]
-        if all(_in_c_order(value) for value in full):
+        """Return whether results are in Fortran order; raise `Unsupported` if NumPy has another one than here."""
+        arrays = [value for slot, value in enumerate(values) if self.shapes[slot] and slot not in self.draws]
+        full = [value for value in arrays if value.shape == self.shape]
+        has_casts = any(bound.name == "astype" for bound in self.bound.values())
+        if all(_in_c_order(value, has_casts) for value in arrays):
             return False
-        if not self.draws and all(_in_c_order(value.T) for value in full):
+        # NumPy compares strides along axes that an array does not repeat; C order wins.
+        are_plain = not any(map(_is_repeated, arrays)) and all(
+            any(self.shapes[source] == self.shapes[slot] for source in sources)
+            for slot, sources in self.slots.items()
+        )
+        if are_plain and all(map(_in_c_order, full)):
+            return False
+        if are_plain and not self.draws and all(_in_c_order(value.T) for value in arrays):
             return True
         raise Unsupported
 
@@ -237,10 +245,11 @@ class EvaluationPlan:
         for slot, value in enumerate(inputs):
             if type(value) is Draw and slot not in self.draws:
                 values[slot] = value.array()
+        order = "F" if self.transposed else "C"
         for slot in self.before:
             arguments = [values[source] for source in self.slots[slot]]
             bound = self.bound[slot]
-            values[slot] = bound.compute(arguments, partial(np.empty, self.shapes[slot], bound.dtype))
+            values[slot] = bound.compute(arguments, partial(np.empty, self.shapes[slot], bound.dtype, order))
         sources = {slot: inputs[slot].source() for slot in self.draws}
         done = self.kernel.run(values, errors, sources)
         if done is None:
@@ -263,7 +272,26 @@ def _type(value: Any) -> Any:
     return np.dtype(bool) if type(value) is bool else type(value)
 
 
-def _in_c_order(array: Any) -> bool:
-    """Return whether strides decrease in C order."""
-    strides = [abs(stride) for stride, length in zip(array.strides, array.shape, strict=True) if length > 1]
+def _axes(axis: Any, dimensions: int) -> tuple[int, ...]:
+    """Return the numbers of reduced axes; raise `Unsupported` for those that NumPy may refuse."""
+    if axis is None:
+        return tuple(range(dimensions))
+    given = axis if type(axis) is tuple else (axis,)
+    if not all(type(each) is int and -dimensions <= each < dimensions for each in given):
+        raise Unsupported
+    found = {each % dimensions for each in given}
+    if len(found) < len(given):
+        raise Unsupported
+    return tuple(sorted(found))
+
+
+def _in_c_order(array: Any, with_repeated: bool = True) -> bool:
+    """Return whether strides decrease in C order, those along which numbers are repeated included or not."""
+    axes = zip(array.strides, array.shape, strict=True)
+    strides = [abs(stride) for stride, length in axes if length > 1 and (stride or with_repeated)]
     return all(outer >= inner for outer, inner in itertools.pairwise(strides))
+
+
+def _is_repeated(array: Any) -> bool:
+    """Return whether an array repeats numbers along an axis."""
+    return any(not stride and length > 1 for stride, length in zip(array.strides, array.shape, strict=True))
