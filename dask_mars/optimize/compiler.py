@@ -447,8 +447,9 @@ class Compiler:
         )
         operand_id = known.operands.get(in_client)
         if operand_id is None:
-            operand_id = known.operands[in_client] = len(self.operands)
+            # A signal handler of the user's may raise anywhere: no number must stay without its operand.
             self.operands.append(finish_operand(program, name_of(program.functions), in_client))
+            operand_id = known.operands[in_client] = len(self.operands) - 1
         return operand_id
 
 

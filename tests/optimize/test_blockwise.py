@@ -17,10 +17,12 @@ from dask.highlevelgraph import HighLevelGraph
 from dask.layers import ArrayChunkShapeDep
 
 from dask_mars.graph.chunks import ChunkGraph
+from dask_mars.optimize import compiler
 from dask_mars.optimize.compiler import LARGE_LITERAL_BYTES
 from dask_mars.optimize.convert import convert as convert_lazy
 from dask_mars.optimize.fronts import blockwise as module
 from dask_mars.optimize.fronts.blockwise import lazy_blockwise
+from dask_mars.optimize.programs import finish_operand
 from tests.symbolic import Here, Loud, assert_identical, dependencies, describe, evaluate, function_names
 
 COUNTS = {"x": (2, 3), "y": (3, 2), "v": (3,), "w": (1,), "one": (1, 3)}
@@ -330,6 +332,20 @@ def test_fallback_for_layers_that_are_not_understood(layer, reason, caplog):
     assert [record.levelname for record in messages] == ["DEBUG"]
     assert "layer out is materialised by Dask" in messages[0].message
     assert reason in messages[0].message
+
+
+def test_fallback_after_an_interruption_between_two_steps(monkeypatch, caplog):
+    """As a handler of signals may raise anywhere: each operand keeps its own number."""
+    rest = iter([TimeoutError("of the user's signal handler")])
+
+    def interrupted(*arguments: Any) -> Any:
+        for error in rest:
+            raise error
+        return finish_operand(*arguments)
+
+    monkeypatch.setattr(compiler, "finish_operand", interrupted)
+    compared(layer_of())
+    assert "of the user's signal handler" in caplog.text
 
 
 def test_fallback_whatever_the_reason(monkeypatch, caplog):
