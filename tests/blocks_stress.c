@@ -187,7 +187,8 @@ static void make(uint64_t *state, struct whole *whole)
         struct step *last = &whole->steps[steps - 1];
         int source = last->references[last->arguments - 1];
         int every = (1 << program->dimensions) - 1, reduced = below(state, 2) ? every : 1 + below(state, every + 1);
-        int sum = (below(state, 2) ? SUM : 0) | (source < 0 && below(state, 4) ? OF_RESULTS : 0);
+        int sum = (below(state, 2) ? SUM : 0) | (source < 0 && below(state, 4) ? OF_RESULTS : 0)
+                  | (below(state, 2) ? PAIRWISE : 0);
         make_array(state, program, &whole->given[program->array_count], 0, reduced);
         make_array(state, program, &whole->given[program->array_count + 1], 0, every);
         whole->steps[steps++] = (struct step){

@@ -17,6 +17,8 @@
 #define MOST_PERIOD 128
 /* Number of partial results of a reduction over a long run, which are then added pairwise. */
 #define PARTS 64
+/* Maximum length of rows that NumPy adds one number after another, also if these are complex. */
+#define MOST_IN_SEQUENCE 3
 /* Maximum length of runs that are reduced many at a time: all first elements, all second ones, and so on. */
 #define MOST_ACROSS 16
 /* Number of calls of loops between two checks for interruption. */
@@ -73,6 +75,11 @@ struct bound_step {
     int parts;
     char *part_memory;
     npy_intp item;
+    /* The part of a row that previous blocks had, and its length, in a sum of short rows in NumPy's order. */
+    char *row;
+    npy_intp in_row;
+    /* Whether NumPy's order allows to add many rows at a time, all first numbers and so on. */
+    int across;
     /* If this is the sum of results of the step before, computes it from that step's arguments. */
     pair_sum *sum;
     /* Whether that sum replaces the step. */
@@ -295,6 +302,21 @@ static void replace_by_sum(const struct run *run, struct bound_step *bound)
     }
 }
 
+/* Prepare a reduction to add the numbers of short rows in NumPy's order. */
+static void keep_numpys_order(struct bound_step *bound, char **memory, size_t *bytes)
+{
+    const struct cursor *total = &bound->arguments[0].cursor;
+    const struct layout *layout = total->layout;
+    npy_intp length = layout->lengths[layout->axes - 1];
+    bound->across = 1;
+    if (!(bound->step->flags & PAIRWISE) || total->stride || layout->axes < 2 || length > LONGEST_SUMMED_ROW)
+        return;
+    bound->row = take(memory, bytes, length * bound->item);
+    bound->across = length <= (bound->step->flags & SUM ? 2 * MOST_IN_SEQUENCE + 1 : MOST_IN_SEQUENCE);
+    for (int axis = 0; axis < layout->axes - 1; axis++)
+        bound->across &= layout->strides[axis] != 0;
+}
+
 /* Bind the arguments of all steps to arrays and buffers; return 0 if that is impossible. With NULL as memory only count
  * the bytes that buffers need. */
 static int bind(struct run *run, const struct array *arrays, char *memory, size_t *bytes)
@@ -352,6 +374,7 @@ static int bind(struct run *run, const struct array *arrays, char *memory, size_
         if (step->flags & REDUCTION) {
             const struct cursor *total = &bound->arguments[0].cursor;
             bound->item = program->array_items[step->references[0]];
+            keep_numpys_order(bound, &memory, bytes);
             if (!total->stride && total->left > program->block) {
                 bound->part_memory = take(&memory, bytes, PARTS * bound->item);
                 if (step->flags & OF_RESULTS && total->layout->axes == 1)
@@ -437,7 +460,7 @@ static npy_intp reduce_across(struct bound_step *bound, struct cursor *source, n
     struct cursor *total = &bound->arguments[0].cursor;
     int outer = total->layout->axes - 2;
     npy_intp length = total->layout->lengths[outer + 1];
-    if (outer < 0 || length > MOST_ACROSS || total->left != length)
+    if (outer < 0 || length > MOST_ACROSS || total->left != length || !bound->across)
         return 0;
     npy_intp runs = (source->left < count ? source->left : count) / length;
     npy_intp along = total->layout->lengths[outer] - total->index[outer];
@@ -458,15 +481,38 @@ static npy_intp reduce_across(struct bound_step *bound, struct cursor *source, n
     return runs * length;
 }
 
-/* Add up whole contiguous rows; return the number of their elements. */
+/* Add the sums of contiguous rows to totals. */
+static int add_rows(struct bound_step *bound, char *rows, npy_intp count, npy_intp length)
+{
+    char *total = bound->arguments[0].cursor.pointer;
+    const struct layout *layout = bound->arguments[0].cursor.layout;
+    npy_intp step = layout->strides[layout->axes - 2];
+    if (bound->step->flags & SUM) {
+        add_double_rows((const double *)rows, count, length, total, step);
+        return 0;
+    }
+    if (bound->item == sizeof(float)) {
+        add_float_rows((const float *)rows, count, length, total, step);
+        return 0;
+    }
+    for (; count; count--, rows += length * bound->item, total += step) {
+        char *data[] = {total, rows, total};
+        npy_intp strides[] = {0, bound->item, 0};
+        if (call(bound->step->loop, data, length, strides))
+            return -1;
+    }
+    return 0;
+}
+
+/* Add up whole contiguous rows; return the number of their elements, or -1. */
 static npy_intp sum_rows(struct bound_step *bound, struct cursor *source, npy_intp count)
 {
     struct cursor *total = &bound->arguments[0].cursor;
     int outer = total->layout->axes - 2;
-    if (!(bound->step->flags & SUM) || total->stride || outer < 0 || source->stride != bound->item)
+    if (!bound->row || source->stride != bound->item)
         return 0;
     npy_intp length = total->layout->lengths[outer + 1];
-    if (length > LONGEST_SUMMED_ROW || total->left != length)
+    if (total->left != length)
         return 0;
     npy_intp rows = (source->left < count ? source->left : count) / length;
     npy_intp along = total->layout->lengths[outer] - total->index[outer];
@@ -474,10 +520,39 @@ static npy_intp sum_rows(struct bound_step *bound, struct cursor *source, npy_in
         rows = along;
     if (!rows)
         return 0;
-    add_row_sums((const double *)source->pointer, rows, length, total->pointer, total->layout->strides[outer]);
+    if (add_rows(bound, source->pointer, rows, length))
+        return -1;
     carry(total, outer, rows);
     move(source, rows * length);
     return rows * length;
+}
+
+/* Copy a part of a row, and add up the row once it is complete; return the number of elements, or -1. */
+static npy_intp collect_row(struct bound_step *bound, struct cursor *source, npy_intp count)
+{
+    struct cursor *total = &bound->arguments[0].cursor;
+    npy_intp part = count, item = bound->item;
+    if (!bound->row)
+        return 0;
+    if (total->left < part)
+        part = total->left;
+    if (source->left < part)
+        part = source->left;
+    char *into = bound->row + bound->in_row * item;
+    if (source->stride == item)
+        memcpy(into, source->pointer, (size_t)(part * item));
+    for (npy_intp at = 0; source->stride != item && at < part; at++)
+        memcpy(into + at * item, source->pointer + at * source->stride, (size_t)item);
+    bound->in_row += part;
+    if (part == total->left) {
+        npy_intp length = bound->in_row;
+        bound->in_row = 0;
+        if (add_rows(bound, bound->row, 1, length))
+            return -1;
+    }
+    move(total, part);
+    move(source, part);
+    return part;
 }
 
 static int run_reduction(struct bound_step *bound, npy_intp count)
@@ -488,10 +563,12 @@ static int run_reduction(struct bound_step *bound, npy_intp count)
     source.pointer = first_of(&bound->arguments[1]);
     while (count > 0) {
         npy_intp part = reduce_across(bound, &source, count);
-        if (part < 0)
-            return -1;
         if (!part)
             part = sum_rows(bound, &source, count);
+        if (!part)
+            part = collect_row(bound, &source, count);
+        if (part < 0)
+            return -1;
         if (part) {
             count -= part;
             continue;

@@ -23,9 +23,11 @@
 /* Flags of a step. POSITIONAL: the last bit of an element may depend on neighbouring elements. CAST_BEFORE: NumPy would
  * copy the arguments to buffers with their own alignment. REDUCTION: its arguments are the total, the source, and the
  * total's initial value. SUM: it adds doubles. OF_RESULTS: only it reads the result of the step before.
- * FORWARD: the last bit of an element may be another one if a stride is negative. PAIR: it also writes the buffer before
- * the last one. */
-enum { POSITIONAL = 1, CAST_BEFORE = 2, REDUCTION = 4, SUM = 8, OF_RESULTS = 16, FORWARD = 32, PAIR = 64 };
+ * PAIRWISE: NumPy adds the numbers of a row pairwise. PAIR: it also writes the buffer before the last one.
+ * FORWARD: the last bit of an element may be another one if a stride is negative. */
+enum {
+    POSITIONAL = 1, CAST_BEFORE = 2, REDUCTION = 4, SUM = 8, OF_RESULTS = 16, FORWARD = 32, PAIRWISE = 64, PAIR = 128
+};
 
 struct step {
     const struct loop *loop;

@@ -646,7 +646,7 @@ PyMODINIT_FUNC PyInit__native(void)
         int value;
     } constants[] = {
         {"POSITIONAL", POSITIONAL}, {"CAST_BEFORE", CAST_BEFORE}, {"REDUCTION", REDUCTION}, {"SUM", SUM},
-        {"OF_RESULTS", OF_RESULTS}, {"FORWARD", FORWARD},        {"PAIR", PAIR},
+        {"OF_RESULTS", OF_RESULTS}, {"FORWARD", FORWARD},         {"PAIRWISE", PAIRWISE},   {"PAIR", PAIR},
         {"DIVIDE", FE_DIVBYZERO},   {"OVER", FE_OVERFLOW},        {"UNDER", FE_UNDERFLOW},  {"INVALID", FE_INVALID},
     };
     int failed = !type || PyModule_AddObjectRef(module, "Program", type);

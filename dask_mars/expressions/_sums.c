@@ -1,6 +1,6 @@
 /* Sums of short rows, of results, of rows in groups, of numbers in groups, and of tables: see `_sums.h`.
  *
- * NumPy's loop takes about as long to begin a row as to add up sixty numbers, and adds eight at a time. */
+ * NumPy's loop takes about as long to begin a row as to add up sixty numbers, and adds one row at a time. */
 
 #include "_sums.h"
 
@@ -9,7 +9,6 @@
 
 #include "_vectorised.h"
 
-#define LANES 16
 /* Numbers between those that are added and those that are fetched meanwhile. */
 #define AHEAD 256
 /* NumPy sums pairwise: it halves a run until it has at most FEW numbers, which it adds in FEW_LANES partial sums. */
@@ -17,8 +16,9 @@
 #define FEW_LANES 8
 /* Rows whose places are in the first-level cache. */
 #define PLACES 2048
-/* Runs of FEW numbers that are added at a time. */
+/* Runs of FEW numbers, or rows, that are added at a time. */
 #define RUNS 4
+#define INLINED static inline __attribute__((always_inline))
 
 VECTORISED static int add_row(const double *row, ptrdiff_t count, int first, double *totals)
 {
@@ -118,24 +118,80 @@ typedef int64_t masks __attribute__((vector_size(FEW_LANES * sizeof(int64_t))));
 #define NEUTRAL {-0.0, -0.0, -0.0, -0.0, -0.0, -0.0, -0.0, -0.0}
 #define TOGETHER(own) ((((own)[0] + (own)[1]) + ((own)[2] + (own)[3])) + (((own)[4] + (own)[5]) + ((own)[6] + (own)[7])))
 
-VECTORISED void add_row_sums(const double *rows, ptrdiff_t count, ptrdiff_t length, char *totals, ptrdiff_t stride)
-{
-    ptrdiff_t whole = length - length % LANES;
-    for (ptrdiff_t row = 0; row < count; row++, rows += length, totals += stride) {
-        lanes first = {0}, second = {0};
-        for (ptrdiff_t at = 0; at < whole; at += LANES) {
-            __builtin_prefetch(rows + at + AHEAD);
-            __builtin_prefetch(rows + at + AHEAD + FEW_LANES);
-            first += *(const lanes *)(rows + at);
-            second += *(const lanes *)(rows + at + FEW_LANES);
-        }
-        double total = 0;
-        for (ptrdiff_t at = whole; at < length; at++)
-            total += rows[at];
-        first += second;
-        *(double *)totals += TOGETHER(first) + total;
+/* Defines the sums of rows of numbers of one type. RUNS rows are added at a time: one would wait for each addition to end
+ * before the next. */
+#define ROW_SUMS(type)                                                                                               \
+    typedef type type##_lanes                                                                                        \
+        __attribute__((vector_size(FEW_LANES * sizeof(type)), aligned(sizeof(type)), may_alias));                    \
+    INLINED void type##_few_of_rows(const type *rows, ptrdiff_t length, ptrdiff_t count, int together, type *sums)   \
+    {                                                                                                                \
+        type##_lanes own[RUNS];                                                                                      \
+        ptrdiff_t ahead = together * length < AHEAD ? AHEAD : together * length, at = FEW_LANES;                     \
+        for (int row = 0; count < FEW_LANES && row < together; row++) {                                              \
+            sums[row] = rows[row * length];                                                                          \
+            for (at = 1; at < count; at++)                                                                           \
+                sums[row] += rows[row * length + at];                                                                \
+        }                                                                                                            \
+        if (count < FEW_LANES)                                                                                       \
+            return;                                                                                                  \
+        for (int row = 0; row < together; row++)                                                                     \
+            own[row] = *(const type##_lanes *)(rows + row * length);                                                 \
+        for (; at + FEW_LANES <= count; at += FEW_LANES)                                                             \
+            for (int row = 0; row < together; row++) {                                                               \
+                __builtin_prefetch(rows + row * length + at + ahead);                                                \
+                own[row] += *(const type##_lanes *)(rows + row * length + at);                                       \
+            }                                                                                                        \
+        for (int row = 0; row < together; row++)                                                                     \
+            sums[row] = TOGETHER(own[row]);                                                                          \
+        for (; at < count; at++)                                                                                     \
+            for (int row = 0; row < together; row++)                                                                 \
+                sums[row] += rows[row * length + at];                                                                \
+    }                                                                                                                \
+    VECTORISED static void type##_rows_halved(const type *rows, ptrdiff_t length, ptrdiff_t count, type *sums)       \
+    {                                                                                                                \
+        if (count <= FEW) {                                                                                          \
+            type##_few_of_rows(rows, length, count, RUNS, sums);                                                     \
+            return;                                                                                                  \
+        }                                                                                                            \
+        ptrdiff_t half = count / 2;                                                                                  \
+        type others[RUNS];                                                                                           \
+        half -= half % FEW_LANES;                                                                                    \
+        type##_rows_halved(rows, length, half, sums);                                                                \
+        type##_rows_halved(rows + half, length, count - half, others);                                               \
+        for (int row = 0; row < RUNS; row++)                                                                         \
+            sums[row] += others[row];                                                                                \
+    }                                                                                                                \
+    VECTORISED static type type##_row_halved(const type *row, ptrdiff_t count)                                       \
+    {                                                                                                                \
+        if (count > FEW) {                                                                                           \
+            ptrdiff_t half = count / 2;                                                                              \
+            half -= half % FEW_LANES;                                                                                \
+            type first = type##_row_halved(row, half);                                                               \
+            return first + type##_row_halved(row + half, count - half);                                              \
+        }                                                                                                            \
+        type sum;                                                                                                    \
+        type##_few_of_rows(row, count, count, 1, &sum);                                                              \
+        return sum;                                                                                                  \
+    }                                                                                                                \
+    VECTORISED void add_##type##_rows(const type *rows, ptrdiff_t count, ptrdiff_t length, char *totals,             \
+                                      ptrdiff_t stride)                                                              \
+    {                                                                                                                \
+        ptrdiff_t done = 0;                                                                                          \
+        for (; done + RUNS <= count; done += RUNS, rows += RUNS * length) {                                          \
+            type sums[RUNS];                                                                                         \
+            if (length <= FEW)                                                                                       \
+                type##_few_of_rows(rows, length, length, RUNS, sums);                                                \
+            else                                                                                                     \
+                type##_rows_halved(rows, length, length, sums);                                                      \
+            for (int row = 0; row < RUNS; row++, totals += stride)                                                   \
+                *(type *)totals += sums[row];                                                                        \
+        }                                                                                                            \
+        for (; done < count; done++, rows += length, totals += stride)                                               \
+            *(type *)totals += type##_row_halved(rows, length);                                                      \
     }
-}
+
+ROW_SUMS(float)
+ROW_SUMS(double)
 
 /* Defines a `pair_sum`; some operations ignore the second number. Four runs are added at a time: one would wait for each
  * addition to end before the next. */

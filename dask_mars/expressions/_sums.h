@@ -15,8 +15,9 @@ pair_sum sum_of_sums, sum_of_differences, sum_of_products, sum_of_absolutes, sum
 /* Maximum length of a row: for longer ones NumPy's loop is as fast. */
 #define LONGEST_SUMMED_ROW 1024
 
-/* Add the sum of each row to a total. Rows are contiguous; totals are `stride` bytes apart. */
-void add_row_sums(const double *rows, ptrdiff_t count, ptrdiff_t length, char *totals, ptrdiff_t stride);
+/* Add the sum of each row, in NumPy's order, to a total. Rows are contiguous; totals are `stride` bytes apart. */
+void add_float_rows(const float *rows, ptrdiff_t count, ptrdiff_t length, char *totals, ptrdiff_t stride);
+void add_double_rows(const double *rows, ptrdiff_t count, ptrdiff_t length, char *totals, ptrdiff_t stride);
 
 /* Add rows, which are `stride` bytes apart, to the totals of their groups; the `first` row of a group is added to zero.
  * Return whether a total is NaN. */

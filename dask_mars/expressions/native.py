@@ -242,6 +242,8 @@ class _Builder:
         flags = _native.REDUCTION
         if reduced.ufunc is np.add and dtype.char == "d":
             flags |= _native.SUM
+        if reduced.ufunc is np.add and dtype.kind in "fc":
+            flags |= _native.PAIRWISE
         self.steps.append(_Step(loop, (total, source, self._array(initial, dtype)), flags))
 
     def _is_same_anywhere(self, ufunc: np.ufunc | None, dtypes: set[np.dtype[Any]]) -> bool:

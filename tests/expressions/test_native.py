@@ -629,6 +629,30 @@ def test_sums_are_as_exact_as_numpys(dtype: str, block_lengths: Callable[[int], 
             assert error <= max(8 * own_error, np.abs(exact).max() * 4 * np.finfo(dtype).eps)
 
 
+@pytest.mark.parametrize("dtype", "fdFD")
+def test_sums_of_short_rows_are_numpys(dtype: str, block_lengths: Callable[[int], None]) -> None:
+    rng = np.random.default_rng(0)
+    for place, length in enumerate((2, 3, 4, 7, 8, 9, 10, 16, 17, 31, 64, 100, 129, 300, 777, 1_024)):
+        block_lengths(place)
+        rows = 5_000 // length
+        values = (rng.random((rows, 2, length)) * 10.0 ** rng.integers(-6, 6, (rows, 2, length))).astype(dtype)
+        same(*reduced(np.sum, values, 2))
+        same(*reduced(np.sum, values.T, 0))
+        # The sums of several rows are added.
+        same(*reduced(np.sum, values.reshape(rows, 1, 2, length).repeat(3, 1), (1, 3)))
+        if dtype in "fd":
+            same(*reduced(np.nansum, np.where(values == values[0, 0, 0], np.nan, values).astype(dtype), 2))
+
+
+def test_equal_windows_have_equal_sums() -> None:
+    numbers = np.random.default_rng(0).random((40, 400))
+    windows = np.lib.stride_tricks.sliding_window_view(numbers, 10, axis=1)
+    total = program(3, (np.sum, (0, 1, 2), ("axis", "keepdims")))
+    rewritten = with_expressions(total)
+    same(rewritten.run([windows, 2, False], ()), windows.sum(axis=2))
+    assert is_native(rewritten)
+
+
 @pytest.mark.parametrize("function", [np.sum, np.max, np.min, reductions.chunk_max])
 def test_zeros_keep_their_sign(function: Any, block_lengths: Callable[[int], None]) -> None:
     for value, place in itertools.product((-0.0, 0.0, 5e-324), (0, 1)):
