@@ -11,6 +11,7 @@ SUM: int
 OF_RESULTS: int
 FORWARD: int
 PAIR: int
+PAIRWISE: int
 DIVIDE: int
 OVER: int
 UNDER: int
