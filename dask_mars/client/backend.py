@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import dask
 
-from dask_mars import config, gc_control
+from dask_mars import config
 from dask_mars.client.at_once import compute_at_once, is_small
 from dask_mars.client.callbacks import CallbackObserver, CountingObserver, as_tasks, only_count, without_values
 from dask_mars.client.computation import FRAMES_LIMIT_BYTES, GraphComputation
@@ -107,10 +107,9 @@ class GraphBackend(ABC):
             return _known_values(work)
         if work.request.on_graph is not None:
             work.request.on_graph(work.graph)
-        with gc_control.collect_less_often(len(work.graph)):
-            if work.request.checkpoint is not None and self._is_saved(work, work.request.checkpoint):
-                return self._run_saved(work, work.request.checkpoint)
-            return self.run(work)
+        if work.request.checkpoint is not None and self._is_saved(work, work.request.checkpoint):
+            return self._run_saved(work, work.request.checkpoint)
+        return self.run(work)
 
     def _is_saved(self, work: Work, checkpoint: CheckpointSettings) -> bool:
         """Return whether to save results of a graph."""

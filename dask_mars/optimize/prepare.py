@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from dask_mars import gc_control
 from dask_mars.dask_api import warn_of_differences
 from dask_mars.errors import Cancelled
 from dask_mars.graph.chunks import ChunkGraph, Key
@@ -56,11 +55,10 @@ def prepare(
     """Return the chunk graph that computes keys of a Dask graph."""
     # With a `cache` of values or with `transform_tasks` the graph has the tasks that Dask's own schedulers would
     # run, and no chains. Unless `composed`, each block of each layer that the user has made is a chunk of its own.
-    with gc_control.collect_rarely():
-        if cache or transform_tasks is not None:
-            options = options._replace(keep_shuffles=True)
-            return _graph_of_tasks(dsk, list(wanted), options, cache, transform_tasks)
-        graph = _prepare(dsk, list(wanted), composed, options)
+    if cache or transform_tasks is not None:
+        options = options._replace(keep_shuffles=True)
+        return _graph_of_tasks(dsk, list(wanted), options, cache, transform_tasks)
+    graph = _prepare(dsk, list(wanted), composed, options)
     warn_of_differences()
     return graph
 

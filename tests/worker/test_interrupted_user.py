@@ -18,7 +18,7 @@ import pytest
 from dask.callbacks import Callback
 
 import dask_mars
-from dask_mars import Runtime, gc_control
+from dask_mars import Runtime
 from dask_mars.optimize.prepare import prepare
 from tests.conftest import PATIENCE_S
 
@@ -65,22 +65,6 @@ def no_collector() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
-
-
-def test_the_garbage_collector_is_left_as_it_was(interrupted: Any) -> None:
-    before = gc.isenabled(), gc.get_threshold()
-
-    def hold() -> None:
-        with gc_control.collect_less_often(1_000_000):
-            pass
-
-    def hold_on() -> None:
-        for _ in range(20):
-            hold()
-
-    for _ in range(6):
-        assert interrupted(hold_on, 2e-4, 0.1) > FEWEST
-        assert (gc.isenabled(), gc.get_threshold()) == before
 
 
 @pytest.mark.usefixtures("no_collector")
