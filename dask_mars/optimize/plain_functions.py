@@ -28,7 +28,8 @@ _REFUSED_NAMES = frozenset(
     | {"to_csv", "to_hdf", "to_json", "to_netcdf", "to_parquet", "to_pickle", "to_sql"}
     | {"breakpoint", "delattr", "globals", "input", "locals", "next", "print", "setattr", "sorted", "vars"}
 )
-#: Functions and methods that write into arrays.
+#: Instructions, functions and methods that write into arrays.
+_WRITING = frozenset({"STORE_SUBSCR", "STORE_SLICE"})
 _WRITING_NAMES = frozenset({"copyto", "fill", "itemset", "put", "putmask", "resize", "shuffle", "sort"})
 _MUTABLE = frozenset({list, dict, set, bytearray})
 _JUMPS = frozenset([*dis.hasjrel, *dis.hasjabs])
@@ -58,7 +59,9 @@ def values_read(function: FunctionType) -> list[Any] | None:
                 return None
             if kind in ("LOAD_GLOBAL", "LOAD_NAME"):
                 values.append(function.__globals__.get(argument, getattr(builtins, argument, None)))
-    writes = any(each.opname == "STORE_SUBSCR" or each.argval in _WRITING_NAMES for each in instructions)
+    writes = any(each.opname in _WRITING or each.argval in _WRITING_NAMES for each in instructions)
+    # Names of keywords are constants.
+    writes = writes or any(type(value) is tuple and "out" in value for value in code.co_consts)
     # Of an array it may write into the user's own; in processes nothing would come of that.
     may_change = any(type(value) in _MUTABLE or (writes and hasattr(value, "__setitem__")) for value in values)
     return None if may_change else values

@@ -128,7 +128,7 @@ def made_by(value):
 
 def counts_into(array):
     def count(block):
-        array[0] += block.size
+        array[:1] = array[:1] + block.size
         return block
 
     return count
@@ -160,6 +160,7 @@ NOT_PLAIN = {
     "another module": lambda block: dask.distributed.get_worker() and deque and SimpleNamespace(x=block).x,
     "a default": functools.partial(lambda block, keeps=KEPT: block, keeps=KEPT and own),
     "an array of another function that it writes into": counts_into(np.zeros(1)),
+    "an array that it writes a result into": (lambda array: lambda block: np.add(block, 1, out=array))(np.ones(5)),
     "print": lambda block: print(block) or block,
     "text that runs": lambda block: eval("block"),
 }
