@@ -107,7 +107,8 @@ class Lent:
             low, high = byte_bounds(result)
             result = copy_as_it_lies(result)
             result.flags.writeable = high - low >= result.nbytes
-        return result
+            return result
+        return _own(result, [byte_bounds(value) for value in inputs if type(value) is np.ndarray])
 
 
 def lent_chunks(graph: ChunkGraph, copied_bytes: Mapping[int, int], most_bytes: int, frames: bool) -> Lent:
@@ -162,6 +163,31 @@ def _read_only(value: Any) -> Any:
         value = value.view()
         value.flags.writeable = False
     return value
+
+
+def _own(result: Any, bounds: list[tuple[int, int]]) -> Any:
+    """Return a result with copies of the read-only views of arrays that it holds, such as a tuple of slices."""
+    from dask_mars.protocol.pickling import dumps, loads, plain_bytes
+
+    if not bounds or type(result) is np.ndarray or plain_bytes(result) is not None:
+        return result
+    # A structured number is a view.
+    found = isinstance(result, np.void)
+
+    def thaw(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        nonlocal found
+        low, high = byte_bounds(array)
+        if array.flags.writeable or not any(start <= low and high <= stop for start, stop in bounds):
+            return array
+        found = True
+        return copy_as_it_lies(array)
+
+    buffers: list[Any] = []
+    # What cannot be pickled stays in this process, as under Dask's threads.
+    with contextlib.suppress(Exception):
+        pickled = dumps(result, buffers.append, thaw)
+        return loads(pickled, buffers=buffers) if found else result
+    return result
 
 
 def _counted_s() -> float | None:

@@ -29,8 +29,20 @@ _REFUSED_NAMES = frozenset(
     | {"breakpoint", "delattr", "globals", "input", "locals", "next", "print", "setattr", "sorted", "vars"}
 )
 #: Instructions, functions and methods that write into arrays.
-_WRITING = frozenset({"STORE_SUBSCR", "STORE_SLICE"})
-_WRITING_NAMES = frozenset({"copyto", "fill", "itemset", "put", "putmask", "resize", "shuffle", "sort"})
+_WRITING_NAMES = frozenset(
+    {
+        "STORE_SUBSCR",
+        "STORE_SLICE",
+        "DELETE_SUBSCR",
+        "at",
+        "byteswap",
+        "copyto",
+        "fill",
+        "fill_diagonal",
+        "itemset",
+    }
+    | {"partition", "place", "put", "put_along_axis", "putmask", "resize", "setfield", "shuffle", "sort"}
+)
 _MUTABLE = frozenset({list, dict, set, bytearray})
 _JUMPS = frozenset([*dis.hasjrel, *dis.hasjabs])
 #: Maximum size of the code in bytes; longer ones are programs, and take long to read.
@@ -59,9 +71,18 @@ def values_read(function: FunctionType) -> list[Any] | None:
                 return None
             if kind in ("LOAD_GLOBAL", "LOAD_NAME"):
                 values.append(function.__globals__.get(argument, getattr(builtins, argument, None)))
-    writes = any(each.opname in _WRITING or each.argval in _WRITING_NAMES for each in instructions)
-    # Names of keywords are constants.
-    writes = writes or any(type(value) is tuple and "out" in value for value in code.co_consts)
+    # Names of keyword arguments are a tuple among the constants.
+    has_out = any(type(constant) is tuple and "out" in constant for constant in code.co_consts)
+    writes = has_out or any(map(_may_write, instructions))
     # Of an array it may write into the user's own; in processes nothing would come of that.
     may_change = any(type(value) in _MUTABLE or (writes and hasattr(value, "__setitem__")) for value in values)
     return None if may_change else values
+
+
+def _may_write(instruction: dis.Instruction) -> bool:
+    """Return whether an instruction writes into an array, or names a function that does."""
+    kind, argument = instruction.opname, instruction.argval
+    if kind == "BINARY_OP":
+        # Such as `+=`.
+        return instruction.argrepr.endswith("=")
+    return kind in _WRITING_NAMES or argument in _WRITING_NAMES

@@ -166,6 +166,36 @@ def test_parts_of_the_users_array_are_copied(runtime: Runtime) -> None:
     assert part.tolist() == [*range(8)]
 
 
+def test_parts_of_the_users_array_within_a_result_are_copied(runtime: Runtime) -> None:
+    numbers = np.arange(float(_BLOCK)).reshape(-1, 64)
+    records = np.zeros(_BLOCK, "f8,f8")
+
+    def parts(array: Any) -> Any:
+        return array.sum(), [array[:3], {"all": array}], np.asmatrix(array[:2]), np.broadcast_to(array[0], (3, 64))
+
+    lend_count, used = 0, lending.Lent.run_reading
+
+    def counted(lent: lending.Lent, chunk: int, inputs: list[Any]) -> Any:
+        nonlocal lend_count
+        lend_count += 1
+        return used(lent, chunk, inputs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lending.Lent, "run_reading", counted)
+        total, (first, rest), matrix, same = runtime.get({"x": (parts, numbers)}, "x")
+        record = runtime.get({"x": (operator.itemgetter(0), records)}, "x")
+    assert lend_count == 2
+    assert total == numbers.sum()
+    assert type(matrix) is np.matrix
+    for part, expected in ((first, numbers[:3]), (rest["all"], numbers), (matrix, numbers[:2])):
+        np.testing.assert_array_equal(part, expected)
+        assert part.flags.writeable
+    for part in (first, rest["all"], matrix, same):
+        assert not np.shares_memory(part, numbers)
+    records[0] = 1, 1
+    assert record.item() == (0, 0)
+
+
 @pytest.mark.usefixtures("tests_are_a_library")
 def test_what_loses_time_to_the_lock_runs_in_processes(runtime: Runtime) -> None:
     values = user_values()

@@ -98,7 +98,7 @@ def test_arrays_and_delayed_values():
     assert [name for name, make in USERS.items() if is_library_code(prepared(make()))] == []
 
 
-FACTOR, KEPT = 3.0, []
+FACTOR, KEPT, OUT = 3.0, [], np.zeros((5, 5))
 
 
 def halved(block):
@@ -134,6 +134,22 @@ def counts_into(array):
     return count
 
 
+def adds_to(array):
+    def add(block, total=array):
+        total += block
+        return total
+
+    return add
+
+
+def writes_slices_of(array):
+    def write(block):
+        array[1:3] = block[0, 1:3]
+        return block
+
+    return write
+
+
 PLAIN = {
     "slices": edges,
     "a lambda": lambda block: block**2 + FACTOR,
@@ -161,6 +177,9 @@ NOT_PLAIN = {
     "a default": functools.partial(lambda block, keeps=KEPT: block, keeps=KEPT and own),
     "an array of another function that it writes into": counts_into(np.zeros(1)),
     "an array that it writes a result into": (lambda array: lambda block: np.add(block, 1, out=array))(np.ones(5)),
+    "a slice that it writes into": writes_slices_of(np.zeros(5)),
+    "an array that it adds to": adds_to(np.zeros((5, 5))),
+    "an array for results": functools.partial(lambda block, out: np.add(block, OUT, out=OUT), out=None),
     "print": lambda block: print(block) or block,
     "text that runs": lambda block: eval("block"),
 }
