@@ -108,7 +108,8 @@ class Lent:
             result = copy_as_it_lies(result)
             result.flags.writeable = high - low >= result.nbytes
             return result
-        return _own(result, [byte_bounds(value) for value in inputs if type(value) is np.ndarray])
+        given = [value for value in (*inputs, *literals) if type(value) is np.ndarray]
+        return _own(result, [byte_bounds(value) for value in given])
 
 
 def lent_chunks(graph: ChunkGraph, copied_bytes: Mapping[int, int], most_bytes: int, frames: bool) -> Lent:
@@ -166,7 +167,7 @@ def _read_only(value: Any) -> Any:
 
 
 def _own(result: Any, bounds: list[tuple[int, int]]) -> Any:
-    """Return a result with copies of the read-only views of arrays that it holds, such as a tuple of slices."""
+    """Return a result with copies of the views of arrays that it holds, such as a tuple of slices."""
     from dask_mars.protocol.pickling import dumps, loads, plain_bytes
 
     if not bounds or type(result) is np.ndarray or plain_bytes(result) is not None:
@@ -177,7 +178,7 @@ def _own(result: Any, bounds: list[tuple[int, int]]) -> Any:
     def thaw(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         nonlocal found
         low, high = byte_bounds(array)
-        if array.flags.writeable or not any(start <= low and high <= stop for start, stop in bounds):
+        if not any(start <= low and high <= stop for start, stop in bounds):
             return array
         found = True
         return copy_as_it_lies(array)
