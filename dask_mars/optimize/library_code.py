@@ -28,6 +28,7 @@ from dask_mars.lazy_numpy import np
 from dask_mars.optimize.known import DECODING_PACKAGES, LIBRARIES, LOADED_PACKAGES, RUNNING_CODE
 from dask_mars.optimize.plain_functions import values_read
 from dask_mars.store.persisted import PersistedChunk
+from dask_mars.store.store import bytes_to_store
 
 #: Entry points of packages whose functions may run in threads: their names are top-level modules.
 GROUP = "dask_mars.libraries"
@@ -76,10 +77,7 @@ def code_origin(graph: ChunkGraph) -> CodeOrigin:
     """Return the modules of a graph's functions and objects, and what is not a library's."""
     if len(graph) > _MOST_CHUNKS:
         return CodeOrigin(set(), f"a graph has {len(graph)} chunks, more than {_MOST_CHUNKS}")
-    size_bytes = sum(
-        [getattr(value, "nbytes", 0) for value in graph.values.values() if type(value) is not PersistedChunk]
-    )
-    look = _Look(allows_plain=size_bytes >= MUCH_BYTES)
+    look = _Look(allows_plain=sum(map(bytes_to_store, graph.values.values())) >= MUCH_BYTES)
     known = (
         all(look.is_called(function) for operand in graph.operands for function in operand.functions)
         and all(look.is_plain(value) for value in graph.values.values() if type(value) is not PersistedChunk)

@@ -189,6 +189,18 @@ def test_plain_functions_of_the_users(monkeypatch):
     assert not is_library_code(prepared(ones.map_blocks(edges, dtype=float)))
     x = da.from_array(np.ones(1 << 22), chunks=1 << 20)
     assert is_library_code(prepared(x.map_blocks(edges, dtype=float)))
+
+    class OnDisk:
+        """Says how large it is, and is not in memory."""
+
+        shape, ndim, dtype, nbytes = (1 << 22,), 1, np.dtype(float), 1 << 25
+        __module__ = "zarr"
+
+        def __getitem__(self, index):
+            return np.ones(self.shape)[index]
+
+    read = da.from_array(OnDisk(), chunks=1 << 20).map_blocks(edges, dtype=float)
+    assert not is_library_code(prepared(read))
     monkeypatch.setattr(library_code, "MUCH_BYTES", 0)
 
     def is_library(function):
