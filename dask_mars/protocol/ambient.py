@@ -143,24 +143,45 @@ def _umask(module: Any) -> int:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Category:
+    """The name of a library's category of warnings."""
+
+    module: str
+    name: str
+
+
 def _named_filters(module: Any, filters: list[Any]) -> list[Any]:
     """Name the categories of libraries, which their import adds: workers need not import them for these."""
     return [(action, text, _named(category), where, line) for action, text, category, where, line in filters]
 
 
 def _named(category: Any) -> Any:
+    # `warnings.simplefilter` takes all that `issubclass` takes: tuples and unions, too.
+    if isinstance(category, tuple):
+        return tuple(map(_named, category))
+    if not isinstance(category, type):
+        return category
     module, name = category.__module__, category.__qualname__
     is_found = is_library(package_of(category)) and getattr(sys.modules.get(module), name, None) is category
-    return (module, name) if is_found else category
+    return Category(module, name) if is_found else category
 
 
 def _awaited_categories(filters: list[Any]) -> Iterator[str]:
     """Return the modules of categories that are not there yet, and their packages."""
     # A package adds its own filters when all of its modules are there.
-    for _, _, category, _, _ in filters:
-        if isinstance(category, tuple) and category[0] not in sys.modules:
-            parts = category[0].split(".")
+    for category in _each(category for _, _, category, _, _ in filters):
+        if isinstance(category, Category) and category.module not in sys.modules:
+            parts = category.module.split(".")
             yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+
+
+def _each(categories: Iterable[Any]) -> Iterator[Any]:
+    for category in categories:
+        if isinstance(category, tuple):
+            yield from _each(category)
+        else:
+            yield category
 
 
 def _set_filters(module: Any, filters: list[Any]) -> None:
@@ -172,10 +193,11 @@ def _set_filters(module: Any, filters: list[Any]) -> None:
 
 
 def _class_of(category: Any) -> Any:
-    if not isinstance(category, tuple):
+    if isinstance(category, tuple):
+        return tuple(found for found in map(_class_of, category) if found is not None) or None
+    if not isinstance(category, Category):
         return category
-    module, name = category
-    return getattr(sys.modules.get(module), name, None)
+    return getattr(sys.modules.get(category.module), category.name, None)
 
 
 def show_warnings_again() -> None:

@@ -53,13 +53,24 @@ class Context:
             if previous is not None and is_same(previous._values.get(name, _MISSING), value):
                 self._values[name], self._pickles[name] = previous._values[name], previous._pickles[name]
             else:
-                self._values[name] = value = frozen(value)
-                self._pickles[name] = _pickled(name, setting.carried(module, value), setting.quiet)
+                self._add(setting, module, frozen(value))
         self._variables = None if given is not None else variables.in_force()
         if given is None:
             found, lost = variables.carried()
             self._pickles[_VARIABLES] = dumps([tuple(variable) for variable in found]), lost
         self.payload = pickle.dumps({**self._known(), **(given or {})})
+
+    def _add(self, setting: Setting, module: ModuleType, value: Any) -> None:
+        name = setting.name
+        try:
+            carried = setting.carried(module, value)
+        except Exception as error:
+            if is_importing(module):
+                return
+            self._pickles[name] = b"", {name: error}
+        else:
+            self._pickles[name] = _pickled(name, carried, setting.quiet)
+        self._values[name] = value
 
     def _read(self) -> Iterator[tuple[Setting, ModuleType, Any]]:
         for setting in self._rows.values():

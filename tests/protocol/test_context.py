@@ -182,6 +182,35 @@ def test_filters_of_a_librarys_warnings_wait_for_its_import(
     assert tasks.failures == []
 
 
+def test_filters_of_several_categories_travel(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder: Any = importlib.import_module("json.decoder")
+    monkeypatch.setattr(ambient, "is_library", lambda name: name == "json")
+    monkeypatch.setattr(decoder, "Kind", type("Kind", (Warning,), {"__module__": decoder.__name__}), raising=False)
+    tasks = TaskContext()
+    with warnings.catch_warnings():
+        # What `issubclass` takes.
+        warnings.simplefilter("error", UserWarning | FutureWarning)  # type: ignore[arg-type]
+        warnings.simplefilter("ignore", (decoder.Kind, (ImportWarning,)))  # type: ignore[arg-type]
+        warnings.simplefilter("ignore", (UserWarning, FutureWarning))  # type: ignore[arg-type]
+        found, payload = list(warnings.filters), Context().payload
+        tasks.enter(payload)
+        assert list(warnings.filters) == found
+        ambient.show_warnings_again()
+        assert list(warnings.filters) == found
+        monkeypatch.delattr(decoder, "Kind")
+        TaskContext().enter(payload)
+        assert [entry[2] for entry in warnings.filters][1:3] == [((ImportWarning,),), UserWarning | FutureWarning]
+    assert tasks.failures == []
+
+
+def test_a_setting_of_an_unexpected_form_is_told_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "_told", set())
+    monkeypatch.setattr(warnings, "filters", [("ignore", None, UserWarning, None, 0), ("ignore",)])
+    found = Context()
+    assert "the warning filters" in found.losses()[0]
+    assert found.is_current()
+
+
 def test_filters_of_a_class_without_a_module_travel() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", type("Homeless", (UserWarning,), {"__module__": None}))
