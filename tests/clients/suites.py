@@ -234,7 +234,8 @@ SUITES = [
         "dask-histogram",
         "dask-histogram==2026.2.0",
         ("tests",),
-        needs=("dask[array,dataframe]", "dask-awkward", "hist"),
+        # Without a version pip does not find one that suits all of them.
+        needs=("dask[array,dataframe]==2026.8.0", "dask-awkward", "hist"),
         repository="https://github.com/dask-contrib/dask-histogram@2026.2.0",
     ),
 ]
