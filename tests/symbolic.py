@@ -82,7 +82,7 @@ class Here:
         converted = composed = folded = convert(symbolic.tasks, wanted, symbolic.layers)
         annotate(converted, annotations_of(dsk))
         if symbolic.composable:
-            composed = passed(converted, compose)
+            composed = passed(converted, compose, fuses_slices=symbolic.fuses_slices)
             folded = passed(composed, fold_initial, workers=1, consumers_per_worker=1)
         self.expression, self.wanted, self.layers = dsk, wanted, symbolic.layers
         self.converted, self.composed, self.folded = converted, composed, folded
@@ -100,12 +100,14 @@ def function_names(operand: Operand) -> list[str]:
     return [getattr(operand.functions[step.function], "__name__", "?") for step in operand.steps]
 
 
-def passed(graph: ChunkGraph, *passes: Pass, fixed: Collection[int] = (), **limits: Any) -> ChunkGraph:
+def passed(
+    graph: ChunkGraph, *passes: Pass, fixed: Collection[int] = (), fuses_slices: bool = True, **limits: Any
+) -> ChunkGraph:
     """Return a graph after some passes; the given one must not change."""
     before = [
         list(column) for column in (graph.keys, graph.operand_of, graph.literals, graph.inputs, graph.operands)
     ]
-    after = run_passes(graph, Limits(**limits), fixed, passes)
+    after = run_passes(graph, Limits(**limits), fixed, passes, fuses_slices=fuses_slices)
     assert before == [graph.keys, graph.operand_of, graph.literals, graph.inputs, graph.operands]
     return after
 

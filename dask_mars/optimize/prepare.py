@@ -135,7 +135,7 @@ def _graph_of_layers(
         options.on_pass(name, before, after)
         options.checkpoint()
 
-    return run_passes(graph, options.limits, fixed, on_pass=on_pass)
+    return run_passes(graph, options.limits, fixed, on_pass=on_pass, fuses_slices=symbolic.fuses_slices)
 
 
 def _converted(symbolic: Symbolic, wanted: list[Key], options: PrepareOptions) -> ChunkGraph:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ class Recording:
             assert self.lock.held
         self.indices.append(index)
         read = self.values[index]
-        self.bytes_read += read.nbytes
+        self.bytes_read += getattr(read, "nbytes", 0)
         return read
 
 
@@ -138,6 +139,74 @@ def test_a_block_that_is_wanted_itself_is_read_whole():
     np.testing.assert_array_equal(part, VALUES[0])
     np.testing.assert_array_equal(whole, VALUES)
     assert source.bytes_read == VALUES.nbytes
+
+
+def kinds(*arrays: Any) -> Any:
+    return da.map_blocks(lambda *blocks: np.array([type(block).__name__ for block in blocks]), *arrays, dtype="U9")
+
+
+#: What is computed with an element: Dask reads it as such if nothing else ends at it, and from a block otherwise.
+WITH_ELEMENTS: dict[str, Any] = {
+    "alone": lambda x, a: [a],
+    "twice": lambda x, a: [a, a],
+    "and its neighbour": lambda x, a: [a, x[3, 6]],
+    "and what is made of it": lambda x, a: [a, a + 1],
+    "and what is made of it and another": lambda x, a: [a, a + x.sum()],
+    "seen by a function": lambda x, a: [kinds(a)],
+    "seen by two functions": lambda x, a: [kinds(a), kinds(a.map_blocks(lambda block: block, dtype=a.dtype))],
+    "seen by two functions of others": lambda x, a: [kinds(a, x.sum()), kinds(a, x.max())],
+    "seen twice by a function": lambda x, a: [kinds(a, a)],
+    "of a row": lambda x, a: [x[2][5]],
+    "of a slice": lambda x, a: [x[1:9, 2:9][1, 3]],
+    "of a block": lambda x, a: [x.blocks[1, 1][0, 0]],
+    "stacked": lambda x, a: [da.stack([a, x[0, 0]]), a],
+}
+
+
+@pytest.mark.parametrize("how", ["compute", "persist"])
+@pytest.mark.parametrize("way", WAYS)
+def test_an_element_is_what_dask_makes_of_it(way: str, how: str) -> None:
+    for name, make in WITH_ELEMENTS.items():
+        found = []
+        for scheduler in (Here(), "sync"):
+            x = da.from_array(Recording(), chunks=8, **WAYS[way])
+            values = getattr(dask, how)(*make(x, x[2, 5]), scheduler=scheduler)
+            if how == "persist":
+                values = [next(iter(value.dask.values())) for value in values]
+            found.append([(type(value), np.asarray(value).tolist()) for value in values])
+        assert found[0] == found[1], name
+
+
+def test_for_an_element_of_a_block_its_block_is_not_read() -> None:
+    source = Recording()
+    x = da.from_array(source, chunks=8)
+    a, b = dask.compute(x[2, 5], x[2, 5] + 1, scheduler=Here())
+    assert (type(a), a, b) == (np.float64, VALUES[2, 5], VALUES[2, 5] + 1)
+    assert source.bytes_read == a.nbytes
+
+
+def test_an_element_is_any_object() -> None:
+    values = np.empty(4, dtype=object)
+    values[:] = [[1, 2], None, "word", {}]
+    for make in (
+        lambda x: [kinds(x[0])],
+        lambda x: [kinds(x[0]), kinds(x[0], x[2])],
+        lambda x: [x[2], kinds(x[2])],
+    ):
+        found = [
+            dask.compute(*make(da.from_array(Recording(values), chunks=2)), scheduler=scheduler)
+            for scheduler in (Here(), "sync")
+        ]
+        assert repr(found[0]) == repr(found[1])
+
+
+def test_elements_of_array_expressions_are_scalars() -> None:
+    expressions = pytest.importorskip("dask_array")
+    for options in WAYS.values():
+        x = expressions.from_array(Recording(), chunks=8, **options)
+        for element in (x[2, 5], x[2][5], x[1:9, 2:9][1, 3]):
+            ours, theirs = (element.compute(scheduler=scheduler) for scheduler in (Here(), "sync"))
+            assert (type(ours), ours) == (type(theirs), theirs)
 
 
 # -- pairs of tasks -----------------------------------------------------------------------------------------------

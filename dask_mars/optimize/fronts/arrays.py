@@ -59,7 +59,7 @@ def read_array_expressions(dsk: Any, options: ReadOptions) -> Symbolic | None:
     graph.reserve_rechunks(residents if options.fuse_layers else None)
     layers = HighLevelGraph(graph.layers, graph.dependencies)
     tasks, lazy = divided(layers, flatten(dsk.__dask_keys__()), options.fuse_layers, residents)
-    return Symbolic(tasks, lazy, declared=layers)
+    return Symbolic(tasks, lazy, fuses_slices=False, declared=layers)
 
 
 class _Graph:

@@ -87,6 +87,8 @@ class Symbolic(NamedTuple):
     layers: list[LazyLayer]
     #: Whether chains may become one chunk, as Dask itself fuses tasks of such graphs.
     composable: bool = True
+    #: Whether Dask fuses reading a block with taking a slice of it. It does not in array expressions.
+    fuses_slices: bool = True
     #: The graph whose layers declare shapes and dtypes, if Dask's expression is not made of such graphs.
     declared: HighLevelGraph | None = None
 

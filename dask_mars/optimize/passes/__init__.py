@@ -39,9 +39,10 @@ def run_passes(
     fixed: Collection[int] = (),
     passes: Sequence[Pass] = PASSES,
     on_pass: OnPass = lambda name, before, after: None,
+    fuses_slices: bool = True,
 ) -> ChunkGraph:
     """Return the graph after some passes; `fixed` chunks stay as they are."""
-    edit = GraphEdit(graph, fixed)
+    edit = GraphEdit(graph, fixed, fuses_slices)
     for each in passes:
         before = len(edit)
         each(edit, limits)

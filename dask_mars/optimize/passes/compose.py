@@ -11,11 +11,14 @@ more is read than necessary.
 
 from __future__ import annotations
 
+import functools
+from collections import defaultdict
+from collections.abc import Callable
 from typing import NamedTuple
 
-from dask_mars.graph.chunks import DATA
+from dask_mars.graph.chunks import DATA, ChunkGraph
 from dask_mars.optimize.passes.edit import GraphEdit, Limits
-from dask_mars.optimize.passes.slices import Slicer, join_slices
+from dask_mars.optimize.passes.slices import JoinedSlices, join_slices
 from dask_mars.optimize.passes.splice import LONGEST, splice
 
 
@@ -23,8 +26,10 @@ class _Joined(NamedTuple):
     """The result of joining a pair of operands."""
 
     operand: int
-    #: The operand with slices combined, and the function for its literals.
-    sliced: tuple[int, Slicer] | None
+    #: The operands with slices combined, and how to do that.
+    sliced: int = DATA
+    of_dask: int = DATA
+    slices: JoinedSlices | None = None
 
 
 def compose(edit: GraphEdit, limits: Limits) -> None:
@@ -33,6 +38,9 @@ def compose(edit: GraphEdit, limits: Limits) -> None:
     operand_of, literals, inputs, operands = graph.operand_of, graph.literals, graph.inputs, graph.operands
     uses = edit.count_uses()
     joined: dict[tuple[int, int], _Joined] = {}
+    #: Chunks with combined slices: Dask combines only the first with what is read.
+    slice_readers: set[int] = set()
+    is_fused = _fused_by_dask(graph) if edit.fuses_slices else _never
     for chunk, sources in enumerate(inputs):
         if len(sources) != 1:
             continue
@@ -47,15 +55,21 @@ def compose(edit: GraphEdit, limits: Limits) -> None:
             if len(operands[first].steps) + len(operands[second].steps) > LONGEST:
                 continue
             pair = joined[first, second] = _join(edit, first, second)
-        together = None
-        if pair.sliced is not None:
-            together = pair.sliced[1](literals[source], literals[chunk])
+        operand, both = pair.operand, literals[source] + literals[chunk]
+        if pair.slices is not None:
+            together = pair.slices.combined(literals[source], literals[chunk])
             if together is not None:
-                operand_of[chunk] = pair.sliced[0]
-        if together is None:
-            together = literals[source] + literals[chunk]
-            operand_of[chunk] = pair.operand
-        literals[chunk] = together
+                element = pair.slices.of_element(literals[source], literals[chunk])
+                needs_choice = element is not None or pair.sliced != pair.of_dask
+                if needs_choice and source not in slice_readers and is_fused(source, chunk):
+                    operand, both = pair.of_dask, together
+                elif element is None:
+                    operand, both = pair.sliced, together
+                else:
+                    both = element
+                slice_readers.add(chunk)
+        operand_of[chunk] = operand
+        literals[chunk] = both
         inputs[chunk] = inputs[source]
         # As `GraphEdit.remove`, which would cost a call for each chunk.
         operand_of[source], inputs[source] = DATA, ()
@@ -69,4 +83,44 @@ def _join(edit: GraphEdit, first: int, second: int) -> _Joined:
     )
     operand = edit.add_operand(joined)
     found = join_slices(reader, slicer, joined)
-    return _Joined(operand, None if found is None else (edit.add_operand(found[0]), found[1]))
+    if found is None:
+        return _Joined(operand)
+    sliced = edit.add_operand(found.operand)
+    of_dask = sliced if found.of_dask is found.operand else edit.add_operand(found.of_dask)
+    return _Joined(operand, sliced, of_dask, found)
+
+
+def _never(source: int, chunk: int) -> bool:
+    return False
+
+
+def _fused_by_dask(graph: ChunkGraph) -> Callable[[int, int], bool]:
+    """Return a function that tells whether Dask combines the slices of a task and its only source."""
+
+    # Dask fuses chains from their last task on, until it meets one that others read, too, or that is requested:
+    # it leaves that one alone. The function is for chunks that have not been merged.
+    @functools.cache
+    def readers() -> dict[int, set[int]]:
+        found: dict[int, set[int]] = defaultdict(set)
+        for chunk, sources in enumerate(graph.inputs):
+            for source in sources:
+                found[source].add(chunk)
+        return found
+
+    @functools.cache
+    def with_alias() -> set[int]:
+        return {chunk for key, chunk in graph.ids.items() if key != graph.keys[chunk]}
+
+    requested = functools.cache(lambda: set(graph.outputs))
+
+    def is_fused(source: int, chunk: int) -> bool:
+        if source in with_alias():
+            # Dask does not look behind it.
+            return False
+        found = readers()[chunk]
+        ends_chain = any(len(set(graph.inputs[reader])) == 1 for reader in found)
+        if chunk not in requested():
+            return len(found) < 2 or not ends_chain
+        return not found if chunk in with_alias() else not ends_chain
+
+    return is_fused

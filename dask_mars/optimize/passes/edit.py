@@ -51,8 +51,10 @@ class GraphEdit:
     # A removed chunk stays as a value without readers until the graph is renumbered, so ids stay valid within a
     # pass.
 
-    def __init__(self, graph: ChunkGraph, fixed: Collection[int] = ()) -> None:
+    def __init__(self, graph: ChunkGraph, fixed: Collection[int] = (), fuses_slices: bool = True) -> None:
         self._given = graph
+        #: As in `Symbolic`.
+        self.fuses_slices = fuses_slices
         #: The graph so far, a copy. Passes write its operands, and each chunk's operand, literals and inputs.
         self.graph = replace(
             graph,

@@ -3,6 +3,10 @@
 `da.from_array` reads a block of its source with a `getter`; indexing the array then slices that block. Unmerged,
 this reads the whole block from disk for a corner of it. The rules for merging are those of Dask's own array
 optimizer; sources without fancy indexing get only slices without steps, as under Dask.
+
+An element that is read as such becomes an array without axes; one of a block is a scalar of NumPy, or any object.
+Dask reads an element as such where it fuses the two tasks, and then forgets ``asarray=False``. Elsewhere the
+element is taken from a block of one.
 """
 
 from __future__ import annotations
@@ -10,18 +14,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
 
 from dask_mars.dask_api import NameGone
 from dask_mars.dask_api.loaded import arrays
 from dask_mars.graph.chunks import Operand, Step
 from dask_mars.lazy_numpy import np
 
-#: Combines the literals of a reading and of a slicing step, or returns None where they cannot be combined.
+#: Takes the literals of a reading and of a slicing step, and returns those of both, or None.
 Slicer = Callable[[tuple[Any, ...], tuple[Any, ...]], "tuple[Any, ...] | None"]
 
 
-def join_slices(reader: Operand, slicer: Operand, joined: Operand) -> tuple[Operand, Slicer] | None:
+class JoinedSlices(NamedTuple):
+    """The operands and literals that combine the slices of a pair of operands."""
+
+    #: Reads the slice in one step.
+    operand: Operand
+    #: The same with the reader's default for `asarray`, as Dask fuses it.
+    of_dask: Operand
+    #: Returns the literals of either.
+    combined: Slicer
+    #: Returns the literals of both steps with which they take an element of a block, None for all other slices.
+    of_element: Slicer
+
+
+def join_slices(reader: Operand, slicer: Operand, joined: Operand) -> JoinedSlices | None:
     """Combine the slices of a pair of operands in `joined`; return None if the pair reads and slices nothing."""
     reading = reading_step(reader, with_items=True)
     slicing = _slicing_step(slicer)
@@ -53,13 +70,33 @@ def join_slices(reader: Operand, slicer: Operand, joined: Operand) -> tuple[Oper
     else:
         joined = _with(joined, joined.functions, tuple(steps))
     if read_function is arrays.getitem:
-        return joined, partial(_item_literals, read_index, slice_index)
+        return JoinedSlices(joined, joined, partial(_item_literals, read_index, slice_index), _none)
     no_fancy = read_function is arrays.getter_nofancy
-    return joined, partial(_slice_literals, read_index, slice_index, no_fancy)
+    return JoinedSlices(
+        joined,
+        _without_asarray(joined, at_reader),
+        partial(_slice_literals, read_index, slice_index, no_fancy),
+        partial(_element_literals, read_index, slice_index),
+    )
+
+
+def _none(read: tuple[Any, ...], sliced: tuple[Any, ...]) -> None:
+    return None
 
 
 def _with(operand: Operand, functions: tuple[Any, ...], steps: tuple[Step, ...]) -> Operand:
     return Operand(operand.name, functions, steps, operand.input_count, operand.literal_count)
+
+
+def _without_asarray(operand: Operand, at: int) -> Operand:
+    step = operand.steps[at]
+    if "asarray" not in step.keywords:
+        return operand
+    positional = len(step.slots) - len(step.keywords)
+    kept = [pair for pair in zip(step.keywords, step.slots[positional:], strict=True) if pair[0] != "asarray"]
+    slots = (*step.slots[:positional], *[slot for _, slot in kept])
+    step = step._replace(slots=slots, keywords=tuple([name for name, _ in kept]))
+    return _with(operand, operand.functions, (*operand.steps[:at], step, *operand.steps[at + 1 :]))
 
 
 def reading_step(operand: Operand, with_items: bool = False) -> tuple[Callable[..., Any], int] | None:
@@ -140,3 +177,20 @@ def _slice_literals(
         # `fuse_slice` does not support every kind of index.
         return None
     return (*read[:read_index], fused, *read[read_index + 1 :], *sliced)
+
+
+def _element_literals(
+    read_index: int, slice_index: int, read: tuple[Any, ...], sliced: tuple[Any, ...]
+) -> tuple[Any, ...] | None:
+    """Return the literals of both that take an element of a block of one, None for all other slices."""
+    outer, inner = read[read_index], sliced[slice_index]
+    if type(inner) is not tuple or not all(isinstance(index, Integral) for index in inner):
+        return None
+    if len(inner) != sum(type(index) is slice for index in outer):
+        return None
+    fused = arrays.fuse_slice(outer, inner)
+    block = [slice(at, at + 1) if type(was) is slice else at for was, at in zip(outer, fused, strict=True)]
+    return (
+        *(*read[:read_index], tuple(block), *read[read_index + 1 :]),
+        *(*sliced[:slice_index], (0,) * len(inner), *sliced[slice_index + 1 :]),
+    )
