@@ -16,7 +16,7 @@ pytest.importorskip("dask.dataframe")
 import hypothesis  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from dask_mars.errors import RequestTooLarge, WorkerDied  # noqa: E402
+from dask_mars.errors import RequestTooLarge, WorkerDied, WorkerOverLimit  # noqa: E402
 from tests.fuzz.compare import difference  # noqa: E402
 from tests.fuzz.drawing import Draw  # noqa: E402
 from tests.fuzz.engines import plan  # noqa: E402
@@ -137,6 +137,8 @@ def test_errors_are_excused_by_what_caused_them():
     assert not Excuses().hold_for(WorkerDied("x", -9, 1, repeatable=False))
     assert troubled.hold_for(RequestTooLarge("x", 2, 1))
     assert not Excuses(kills=True).hold_for(RequestTooLarge("x", 2, 1))
+    assert troubled.hold_for(WorkerOverLimit("x", 2, 1, 0, 0))
+    assert not Excuses(kills=True).hold_for(WorkerOverLimit("x", 2, 1, 0, 0))
     assert not troubled.hold_for(ValueError())
 
 

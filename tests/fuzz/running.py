@@ -20,7 +20,7 @@ import pandas as pd
 from dask._task_spec import convert_legacy_graph
 from dask.local import nested_get
 
-from dask_mars.errors import RequestTooLarge, StoreFull, WorkerDied
+from dask_mars.errors import RequestTooLarge, StoreFull, WorkerDied, WorkerOverLimit
 from tests.fuzz import material
 from tests.fuzz.compare import difference
 from tests.fuzz.programs import Program, Raised, Step, new_namespace
@@ -57,7 +57,8 @@ class Excuses:
         if isinstance(error, WorkerDied):
             # Only what appends to files is not begun again.
             return self.kills and not error.repeatable
-        return self.small and isinstance(error, RequestTooLarge | StoreFull)
+        # Arrays of Python's objects, results of this process among them, may take more than a small limit has.
+        return self.small and isinstance(error, RequestTooLarge | StoreFull | WorkerOverLimit)
 
 
 def is_unsteady(program: Program) -> bool:
