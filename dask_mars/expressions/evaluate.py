@@ -46,6 +46,8 @@ class RegionFunction:
         self._outputs = outputs
         self._parameters = _parameters(program, known)
         self._plans: dict[Hashable, EvaluationPlan | None] = {}
+        #: Whether it raises `Unsupported` where its steps would run one after the other on large arrays.
+        self.is_strict = False
 
     def __call__(self, *values: Any) -> Any:
         """Compute the outputs."""
@@ -71,6 +73,8 @@ class RegionFunction:
                 plan.failures += 1
                 if plan.failures > _MOST_FAILURES:
                     self._plans[key] = None
+            if self.is_strict:
+                raise Unsupported
         return self._one_by_one(values)
 
     def _one_by_one(self, values: tuple[Any, ...]) -> Any:

@@ -220,16 +220,16 @@ class EvaluationPlan:
         arrays = [value for slot, value in enumerate(values) if self.shapes[slot] and slot not in self.draws]
         full = [value for value in arrays if value.shape == self.shape]
         has_casts = any(bound.name == "astype" for bound in self.bound.values())
-        if all(_in_c_order(value, has_casts) for value in arrays):
+        if all(in_c_order(value, has_casts) for value in arrays):
             return False
         # NumPy compares strides along axes that an array does not repeat; C order wins.
         are_plain = not any(map(_is_repeated, arrays)) and all(
             any(self.shapes[source] == self.shapes[slot] for source in sources)
             for slot, sources in self.slots.items()
         )
-        if are_plain and all(map(_in_c_order, full)):
+        if are_plain and all(map(in_c_order, full)):
             return False
-        if are_plain and not self.draws and all(_in_c_order(value.T) for value in arrays):
+        if are_plain and not self.draws and all(in_c_order(value.T) for value in arrays):
             return True
         raise Unsupported
 
@@ -285,7 +285,7 @@ def _axes(axis: Any, dimensions: int) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _in_c_order(array: Any, with_repeated: bool = True) -> bool:
+def in_c_order(array: Any, with_repeated: bool = True) -> bool:
     """Return whether strides decrease in C order, those along which numbers are repeated included or not."""
     axes = zip(array.strides, array.shape, strict=True)
     strides = [abs(stride) for stride, length in axes if length > 1 and (stride or with_repeated)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 import dask
@@ -23,6 +24,8 @@ from dask_mars.worker.zarr_chunks import direct_zarr
 
 #: Modules of functions that are rewritten even in operands of a single step.
 _WORTH_A_LOOK = frozenset({"dask.array.random", "dask.array.reductions", "dask.array.routines"})
+#: Packages whose functions are left as they are.
+_LIBRARIES = frozenset({"dask", "dask_array", "dask_mars", "flox", "numpy", "pandas", "scipy", "xarray"})
 
 
 def made_fast(operand: Operand) -> Operand:
@@ -31,6 +34,7 @@ def made_fast(operand: Operand) -> Operand:
     sums = partial(grouped_sums, reductions=reductions)
     of_frames = native_reads, number_keys, partition_numbers
     operand = with_substitutes(text_keys(joined_reads(operand)), direct_zarr, sums, running_sums, *of_frames)
+    operand = with_substitutes(operand, _traced)
     # A single step gains nothing, except Dask's partial moments, random numbers and histograms.
     if len(operand.steps) < 2:
         function = operand.functions[0]
@@ -47,3 +51,16 @@ def made_fast(operand: Operand) -> Operand:
 def _is_elementwise(function: Any) -> bool:
     """Return whether a function may be part of an expression."""
     return type(function) is np.ufunc or attribute(function, "__module__") == "_operator"
+
+
+def _traced(function: Any) -> Any:
+    """Return a function of the user's that only calculates as one that runs as a program, others as they are."""
+    if type(function) is not FunctionType:
+        return function
+    module = function.__globals__.get("__name__")
+    if type(module) is str and module.partition(".")[0] in _LIBRARIES:
+        return function
+    # As above.
+    from dask_mars.expressions.tracing import traced
+
+    return traced(function)

@@ -1,0 +1,280 @@
+"""Functions of the user's that run as programs: results, effects, errors and warnings are their own."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dask_mars.expressions.straight_code import NotStraight, StraightCode
+from dask_mars.expressions.tracing import Traced, traced
+from dask_mars.graph.chunks import Operand, Step
+from dask_mars.worker.fast_operands import made_fast
+
+SIDE = 200
+COLUMNS = np.arange(float(SIDE))
+FACTOR = 2.5
+#: What functions below write into.
+CALLS: list[int] = []
+
+
+def _mean_of_neighbours(block: Any) -> Any:
+    mean = block.copy()
+    vertical = block[:-2, 1:-1] + block[2:, 1:-1]
+    mean[1:-1, 1:-1] = (vertical + block[1:-1, :-2] + block[1:-1, 2:]) / 4
+    return mean
+
+
+def _differences(block: Any) -> Any:
+    change = np.zeros_like(block)
+    change[1:] = block[1:] - block[:-1]
+    return change / 2 + 1
+
+
+def _clipped(block: Any) -> Any:
+    scaled = block * 2 - 1
+    scaled[scaled < 0] = 0
+    return scaled + 1
+
+
+def _in_place(block: Any) -> Any:
+    scaled = block * 2
+    other = scaled
+    scaled += 1
+    return scaled * other
+
+
+def _numbers(block: Any) -> Any:
+    mean = block.mean()
+    same = mean
+    mean += 1
+    return block * mean + same
+
+
+def _by_shape(block: Any, missing: Any = None) -> Any:
+    if missing is None and block.ndim == 2:
+        rows, columns = block.shape
+        return block * rows + columns
+    return block + len(block) * 2
+
+
+def _distance(u: Any, v: Any) -> Any:
+    return np.sqrt(u**2 + v**2) * FACTOR
+
+
+def _with_function(block: Any) -> Any:
+    return _distance(block, COLUMNS) + np.where(block > 0.5, block, 0)
+
+
+#: Functions that run as programs.
+CALCULATING: list[Callable[..., Any]] = [
+    _mean_of_neighbours,
+    _differences,
+    _clipped,
+    _in_place,
+    _numbers,
+    _by_shape,
+    _with_function,
+    lambda b: (b - b.mean(axis=0)) / b.std(axis=0, ddof=1),
+    lambda b: np.roll(b, 1, 0) - 2 * b + np.roll(b, -1, axis=0),
+    lambda b: np.clip(b, 0.2, 0.7) * 2 + np.maximum(b, 0.5).astype("f4"),
+    lambda b: 2**b + b**-1 - b**0.5,
+    lambda b: np.log(b - 0.5) + 1 / (b - b),
+    lambda b: b[::-1] * 2 + b,
+    lambda b: b.reshape(-1) * 2 + 1,
+    lambda b: b.sum(axis=0, keepdims=True) * b + b[0],
+    lambda b: np.roll(b * 2 + 1, 1, axis=1) * 3 - b,
+    lambda b: (b.astype("i4") + 300).astype("u1") * 2,
+]
+
+
+def _writes(block: Any) -> Any:
+    block += 1
+    return block * 2 + 1
+
+
+def _writes_elsewhere(block: Any) -> Any:
+    COLUMNS[0] = 5
+    return block * 2 + COLUMNS
+
+
+def _counts(block: Any) -> Any:
+    CALLS.append(1)
+    return block * 2 + 1
+
+
+def _by_type(block: Any) -> Any:
+    return block * 2 + 1 if isinstance(block, np.ndarray) else block * 3 + 1
+
+
+def _by_value(block: Any) -> Any:
+    return block * 2 + 1 if block[0, 0] < 10 else block
+
+
+def _handles(block: Any) -> Any:
+    try:
+        return block * 2 + 1
+    except ValueError:
+        return block
+
+
+def _read_before_written(block: Any) -> Any:
+    copy = block.copy()
+    doubled = copy * 2
+    copy[0] = 0
+    return copy * doubled
+
+
+def _viewed_before_written(block: Any) -> Any:
+    copy = block.copy()
+    rest = copy[1:]
+    copy[1] = 7
+    return rest * 2 + 1
+
+
+def _unread_division(block: Any) -> Any:
+    unread = block / 0  # noqa: F841
+    return block * 2 + 1
+
+
+#: Functions that only the functions themselves can compute.
+OTHERS: list[Callable[..., Any]] = [
+    _writes,
+    _writes_elsewhere,
+    _counts,
+    _by_type,
+    _by_value,
+    _handles,
+    _read_before_written,
+    _viewed_before_written,
+    _unread_division,
+    lambda b: (b, b * 2),
+    lambda b: b.T * 2 + 1,
+    lambda b: np.add(b, 1, dtype="f4") * 2,
+    lambda b: np.sqrt(b, b) + 1,
+    lambda b: float(b),
+    lambda b: np.float32(b) * 2,
+    lambda b: b[b > 0.5] * 2 + 1,
+    lambda b: b[:0].mean() + b * 2,
+    lambda b: [b * n + 1 for n in range(2)][1],
+    lambda b: b.missing * 2 + 1,
+]
+
+
+_square = np.random.default_rng(0).random((SIDE, SIDE))
+#: Each makes its array anew, because functions may write into it.
+ARRAYS: dict[str, Callable[[], Any]] = {
+    "C order": lambda: _square.copy(),
+    "Fortran order": lambda: np.asfortranarray(_square),
+    "strided": lambda: np.repeat(_square, 2, axis=1)[:, ::2],
+    "backwards": lambda: _square[::-1].copy()[::-1],
+    "float32": lambda: _square.astype("f4"),
+    "integers": lambda: (_square * 100).astype("i8") + 1,
+    "complex": lambda: _square + 1j,
+    "NaN": lambda: np.where(_square > 0.9, np.nan, _square),
+    "axes exchanged": lambda: np.stack([_square] * 4).transpose(2, 0, 1),
+    "repeated": lambda: np.broadcast_to(_square[0], (SIDE, SIDE)),
+    "other bytes": lambda: _square.astype(">f8"),
+    "masked": lambda: np.ma.masked_array(_square.copy(), _square > 0.5),
+    "small": lambda: _square[:3, :3].copy(),
+}
+
+
+@pytest.mark.parametrize("array", ARRAYS)
+def test_the_results_effects_and_warnings_are_the_functions(array: str) -> None:
+    for function in CALCULATING + OTHERS:
+        fast = traced(function)  # type: ignore[arg-type]
+        for _ in range(2):
+            expected, found = (_called(each, ARRAYS[array]()) for each in (function, fast))
+            assert found == expected, function.__name__
+
+
+def _called(function: Callable[..., Any], given: Any) -> Any:
+    """Return all that a call shows."""
+    CALLS.clear()
+    COLUMNS[0] = 0
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            result = _shown(function(given))
+        except Exception as error:
+            result = type(error), str(error)
+    where = [(str(each.message), each.category, each.filename, each.lineno) for each in caught]
+    return result, where, _shown(given), len(CALLS), COLUMNS[0]
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return list(map(_shown, value))
+    mask = np.ma.getmaskarray(value).tobytes() if isinstance(value, np.ma.MaskedArray) else b""
+    order = getattr(value, "strides", None)
+    return type(value), getattr(value, "dtype", None), np.shape(value), order, mask, np.asarray(value).tobytes()
+
+
+def test_functions_that_calculate_run_as_programs() -> None:
+    for function in CALCULATING:
+        fast = traced(function)  # type: ignore[arg-type]
+        with np.errstate(all="ignore"):
+            fast(_square)
+        assert list(map(bool, fast._programs.values())) == [True], function.__name__
+
+
+def test_functions_with_effects_are_not_traced() -> None:
+    for function in [_counts, _by_type, _handles]:
+        assert traced(function) is function  # type: ignore[arg-type]
+
+
+def test_values_that_a_function_refers_to_may_change() -> None:
+    offset = 1
+
+    def shifted(block: Any) -> Any:
+        return block * 2 + offset
+
+    fast = traced(shifted)
+    assert type(fast) is Traced
+    assert fast(_square)[0, 0] == _square[0, 0] * 2 + 1
+    offset = 5
+    assert fast(_square)[0, 0] == _square[0, 0] * 2 + 5
+
+
+def test_arguments_other_than_arrays_choose_the_program() -> None:
+    def scaled(block: Any, factor: Any, shift: Any = 0) -> Any:
+        return block * factor + shift
+
+    fast = traced(scaled)
+    for factor, shift in [(1, 0), (1.0, 0), (True, 0), (0.0, 1), (-0.0, 1), (np.float32(3), 1), (None, 1)]:
+        for array in (_square, ARRAYS["integers"]()):
+            calls = [partial(each, factor=factor, shift=shift) for each in (scaled, fast)]
+            expected, found = (_called(call, array) for call in calls)
+            assert found == expected
+
+
+def test_functions_with_many_combinations_of_arguments_are_called() -> None:
+    def scaled(block: Any, factor: int) -> Any:
+        return block * factor + 1
+
+    fast = traced(scaled)
+    for factor in range(100):
+        assert fast(_square, factor)[0, 0] == _square[0, 0] * factor + 1
+    assert len(fast._programs) < 50
+
+
+def test_long_functions_are_not_read() -> None:
+    code = "def long(b):\n" + "    b = b + 1\n" * 1000 + "    return b\n"
+    namespace: dict[str, FunctionType] = {}
+    exec(code, namespace)
+    with pytest.raises(NotStraight):
+        StraightCode(namespace["long"])
+
+
+def test_operands_call_the_functions_of_the_user_as_programs() -> None:
+    operand = Operand("distance", (_distance,), (Step(0, (0, 1), ()),), 2, 0)
+    fast = made_fast(operand)
+    assert type(fast.functions[0]) is Traced
+    expected, found = (each.run([_square, _square[0]], ()) for each in (operand, fast))
+    assert np.array_equal(expected, found)
