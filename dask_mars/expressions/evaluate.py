@@ -49,8 +49,19 @@ class RegionFunction:
         #: Whether it raises `Unsupported` where its steps would run one after the other on large arrays.
         self.is_strict = False
 
+    def write_into(self, array: np.ndarray, index: Any, *values: Any) -> Any:
+        """Compute the only output into a part of an array, which is returned."""
+        part = array[index]
+        result = self._call(values, part)
+        if result is not part:
+            array[index] = result
+        return array
+
     def __call__(self, *values: Any) -> Any:
         """Compute the outputs."""
+        return self._call(values)
+
+    def _call(self, values: tuple[Any, ...], into: Any = None) -> Any:
         size = 0
         for value in values:
             if type(value) in _ARRAYS and value.size > size:
@@ -67,7 +78,7 @@ class RegionFunction:
                 results = None
                 # The plain calls report a value out of range, for example, in NumPy's own way.
                 with suppress(Exception):
-                    results = plan.run(values)
+                    results = plan.run(values, into if into is not None and plan.fits(into) else None)
                 if results is not None:
                     return results
                 plan.failures += 1

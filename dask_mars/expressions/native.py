@@ -143,9 +143,14 @@ class NativePlan:
             raise Unsupported from None
 
     def run(
-        self, values: list[Any], errors: dict[str, str], sources: Mapping[int, Any] = MappingProxyType({})
+        self,
+        values: list[Any],
+        errors: dict[str, str],
+        sources: Mapping[int, Any] = MappingProxyType({}),
+        into: np.ndarray[Any, Any] | None = None,
     ) -> tuple[dict[int, Any], dict[int, Any]] | None:
         """Compute the written arrays and the totals of reductions, by slot; return None if NumPy has to do it."""
+        # If there is an array to write into, it is for the only result.
         written: dict[int, Any] = {}
         totals: dict[int, Any] = {}
         arrays = []
@@ -156,7 +161,7 @@ class NativePlan:
             elif type(kind) is _Made:
                 arrays.append(sources[kind.slot])
             elif type(kind) is _Written:
-                written[kind.slot] = np.empty(self._shape, kind.dtype, self._order)
+                written[kind.slot] = np.empty(self._shape, kind.dtype, self._order) if into is None else into
                 arrays.append(written[kind.slot])
             elif type(kind) is _Total:
                 total = totals[kind.reduced.slot] = np.empty(kind.reduced.shape, kind.reduced.dtype, self._order)

@@ -233,14 +233,22 @@ class EvaluationPlan:
             return True
         raise Unsupported
 
-    def run(self, inputs: tuple[Any, ...]) -> Any:
-        """Return the outputs, or None if NumPy has to compute them, for example to warn."""
+    def run(self, inputs: tuple[Any, ...], into: np.ndarray | None = None) -> Any:
+        """Return the outputs, a single one perhaps in a given array; None if NumPy has to compute them."""
         errors = {kind: how if how == "ignore" else "raise" for kind, how in np.geterr().items()}
         with np.errstate(**errors):  # type: ignore[arg-type]
-            results = self._run(inputs, errors)
+            results = self._run(inputs, errors, into)
         return results[0] if results is not None and len(results) == 1 else results
 
-    def _run(self, inputs: tuple[Any, ...], errors: dict[str, str]) -> tuple[Any, ...] | None:
+    def fits(self, array: np.ndarray) -> bool:
+        """Return whether the only output can be written into an array."""
+        (slot,) = self.outputs
+        same = array.shape == self.shape == self.shapes[slot] and array.dtype == self.types[slot]
+        return same and slot in self.bound and type(self.kernel) is NativePlan
+
+    def _run(
+        self, inputs: tuple[Any, ...], errors: dict[str, str], into: np.ndarray | None
+    ) -> tuple[Any, ...] | None:
         values: list[Any] = [*inputs, *[None] * (self.slot_count - len(inputs))]
         for slot, value in enumerate(inputs):
             if type(value) is Draw and slot not in self.draws:
@@ -251,7 +259,8 @@ class EvaluationPlan:
             bound = self.bound[slot]
             values[slot] = bound.compute(arguments, partial(np.empty, self.shapes[slot], bound.dtype, order))
         sources = {slot: inputs[slot].source() for slot in self.draws}
-        done = self.kernel.run(values, errors, sources)
+        where = () if into is None else (into,)
+        done = self.kernel.run(values, errors, sources, *where)
         if done is None:
             return None
         results, totals = done

@@ -9,6 +9,7 @@ are errors and warnings.
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -25,7 +26,7 @@ from dask_mars.expressions.functions import Unsupported
 from dask_mars.expressions.planning import DTYPES, in_c_order
 from dask_mars.expressions.rewrite import with_expressions
 from dask_mars.expressions.straight_code import MAKING, VIEWING, NotStraight, StraightCode, is_constant
-from dask_mars.graph.chunks import Operand, Step
+from dask_mars.graph.chunks import Constant, Operand, Step
 
 #: Maximum number of recordings of a function, of steps in one, and of failures of a program.
 _MOST_TRACES = 16
@@ -192,7 +193,7 @@ class _Trace:
         regions = [function for function in fast.functions if type(function) is RegionFunction]
         for region in regions:
             region.is_strict = True
-        return _Program(fast, tuple(self._literals)) if regions else None
+        return _Program(_assigning_directly(fast), tuple(self._literals)) if regions else None
 
     def _place(self, argument: Any) -> tuple[str, int]:
         if type(argument) is _StandIn:
@@ -202,6 +203,26 @@ class _Trace:
             raise _Untraceable
         self._literals.append(argument)
         return "literal", len(self._literals) - 1
+
+
+def _assigning_directly(operand: Operand) -> Operand:
+    """Let regions write their results where nothing but an assignment reads them."""
+    before = operand.input_count + operand.literal_count
+    readers = Counter(slot for step in operand.steps for slot in step.slots)
+    called, steps = list(operand.functions), list(operand.steps)
+    for number, step in enumerate(steps):
+        if operand.functions[step.function] is not _assigned:
+            continue
+        *target, source = step.slots
+        region = steps[source - before] if source >= before else step
+        function = called[region.function]
+        if type(function) is RegionFunction and readers[source] == 1:
+            steps[number] = Step(len(called), (*target, *region.slots), ())
+            called.append(function.write_into)
+            # It stays as a step that nothing needs.
+            steps[source - before] = Step(len(called), (), ())
+            called.append(Constant(None))
+    return Operand(operand.name, tuple(called), tuple(steps), operand.input_count, operand.literal_count)
 
 
 class _StandIn(NDArrayOperatorsMixin):
