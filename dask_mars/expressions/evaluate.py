@@ -27,6 +27,30 @@ _ARRAYS = frozenset({np.ndarray, Draw})
 _NUMBERS = frozenset({bool, int, float, complex})
 
 
+class Pending:
+    """A result that the region that reads it may compute together with its own steps."""
+
+    def joined(self, region: RegionFunction, values: tuple[Any, ...]) -> Any:
+        """Return the region's outputs for such values; None if the result has to be computed before."""
+        raise NotImplementedError
+
+    def array(self) -> Any:
+        """Compute the result."""
+        raise NotImplementedError
+
+
+class Joinable:
+    """A function whose result may be pending."""
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        """Return the result."""
+        raise NotImplementedError
+
+    def lazily(self, *args: Any, **keywords: Any) -> Any:
+        """Return the result, or a pending one."""
+        raise NotImplementedError
+
+
 class RegionFunction:
     """A region as a function of its inputs."""
 
@@ -41,11 +65,13 @@ class RegionFunction:
     ) -> None:
         #: Functions of independent parts, with the places of their inputs. Together they have the same outputs.
         self._parts = parts
-        self._program = program
+        self.program = program
         self._known = known
-        self._outputs = outputs
+        self.outputs = outputs
         self._parameters = _parameters(program, known)
         self._plans: dict[Hashable, EvaluationPlan | None] = {}
+        #: Programs that also compute pending results.
+        self.joined: dict[Hashable, Any] = {}
         #: Whether it raises `Unsupported` where its steps would run one after the other on large arrays.
         self.is_strict = False
 
@@ -64,8 +90,11 @@ class RegionFunction:
     def _call(self, values: tuple[Any, ...], into: Any = None) -> Any:
         size = 0
         for value in values:
-            if type(value) in _ARRAYS and value.size > size:
-                size = value.size
+            if type(value) in _ARRAYS:
+                size = max(size, value.size)
+            elif isinstance(value, Pending):
+                results = value.joined(self, values)
+                return results if results is not None else self._call(tuple(map(_computed, values)))
         if size >= SMALL:
             try:
                 key = tuple([self._type_of(slot, value) for slot, value in enumerate(values)])
@@ -93,10 +122,10 @@ class RegionFunction:
             found: list[Any] = []
             for function, places in self._parts:
                 result = function(*[values[place] for place in places])
-                found += result if len(function._outputs) > 1 else [result]
+                found += result if len(function.outputs) > 1 else [result]
             return tuple(found)
         arrays = [value.array() if type(value) is Draw else value for value in values]
-        results = self._program.run_all(arrays, self._outputs)
+        results = self.program.run_all(arrays, self.outputs)
         return results[0] if len(results) == 1 else tuple(results)
 
     def _type_of(self, slot: int, value: Any) -> Hashable:
@@ -122,7 +151,7 @@ class RegionFunction:
     def _plan(self, key: Hashable, values: tuple[Any, ...]) -> EvaluationPlan | None:
         plan: EvaluationPlan | None
         try:
-            plan = EvaluationPlan(self._program, self._known, self._outputs, values)
+            plan = EvaluationPlan(self.program, self._known, self.outputs, values)
         except Exception:
             # NumPy also raises for types that a function does not support.
             plan = None
@@ -130,6 +159,10 @@ class RegionFunction:
             self._plans.clear()
         self._plans[key] = plan
         return plan
+
+
+def _computed(value: Any) -> Any:
+    return value.array() if isinstance(value, Pending) else value
 
 
 def _parameters(program: Operand, known: Sequence[Elementwise | Reduction]) -> frozenset[int]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from dask_mars.dask_api.arrays import nannumel, numel
 from dask_mars.expressions import draws, functions, histograms, moments, native
-from dask_mars.expressions.evaluate import SMALL, RegionFunction
+from dask_mars.expressions.evaluate import SMALL, Joinable, RegionFunction
 from dask_mars.expressions.partial_results import MeanOfMoments, with_means_of_moments, without_unread
 from dask_mars.expressions.regions import Kind, Region, find_regions
 from dask_mars.expressions.selections import SelectedSum, with_selected_sums
@@ -29,6 +29,7 @@ def with_expressions(operand: Operand, reductions: bool = True) -> Operand:
     kinds = [_kind(what) for what in known]
     regions = find_regions(operand, kinds)
     replaced = _block_steps(operand, reductions)
+    replaced.update(_pending_steps(operand, regions))
     sources = _sources(kinds)
     if sources:
         lazy = _lazy_sources(operand, sources, regions, replaced)
@@ -108,6 +109,19 @@ def _lazy_sources(
             if index not in region_of and not (index in by_blocks and place == 0):
                 lazy.discard(slot - before)
     return {index for index in lazy if len(readers[index]) <= _MOST_READERS}
+
+
+def _pending_steps(operand: Operand, regions: list[Region]) -> dict[int, Callable[..., Any]]:
+    """Return, for the steps whose results only one region reads, functions that leave these to the region."""
+    before = operand.input_count + operand.literal_count
+    found: dict[int, Callable[..., Any]] = {}
+    for index, step in enumerate(operand.steps[:-1]):
+        function = operand.functions[step.function]
+        if isinstance(function, Joinable):
+            readers = {number for number, reader in enumerate(operand.steps) if before + index in reader.slots}
+            if any(readers <= set(region.steps) and before + index in region.inputs for region in regions):
+                found[index] = function.lazily
+    return found
 
 
 def _block_steps(operand: Operand, reductions: bool) -> dict[int, Callable[..., Any]]:

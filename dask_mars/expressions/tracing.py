@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from dask_mars.dask_api.arrays import astype
 from dask_mars.expressions import functions
-from dask_mars.expressions.evaluate import SMALL, RegionFunction
+from dask_mars.expressions.evaluate import SMALL, Joinable, Pending, RegionFunction
 from dask_mars.expressions.functions import Unsupported
 from dask_mars.expressions.planning import DTYPES, in_c_order
 from dask_mars.expressions.rewrite import with_expressions
@@ -42,7 +43,7 @@ def traced(function: FunctionType) -> Any:
         return function
 
 
-class Traced:
+class Traced(Joinable):
     """A function of the user's that runs as a program where that gives the same."""
 
     def __init__(self, function: FunctionType, code: StraightCode) -> None:
@@ -55,11 +56,15 @@ class Traced:
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """Call the function, or run its program."""
         program = self._program(args, keywords)
-        if program is not None:
-            result = program.run([value for value in [*args, *keywords.values()] if type(value) is np.ndarray])
-            if result is not None:
-                return result
-        return self._function(*args, **keywords)
+        result = None if program is None else program.run(_arrays(args, keywords))
+        return self._function(*args, **keywords) if result is None else result
+
+    def lazily(self, *args: Any, **keywords: Any) -> Any:
+        """Return the result, or a pending one."""
+        program = self._program(args, keywords)
+        if program is None or not program.ends_in_chain:
+            return self(*args, **keywords)
+        return _PendingResult(program, _arrays(args, keywords), partial(self, *args, **keywords))
 
     def _program(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> _Program | None:
         """Return the program for some arguments, or None."""
@@ -90,9 +95,19 @@ class Traced:
 class _Program:
     """The program of a function for one combination of shapes and dtypes."""
 
-    def __init__(self, operand: Operand, literals: tuple[Any, ...]) -> None:
-        self._operand = operand
-        self._literals = literals
+    def __init__(self, operand: Operand, literals: tuple[Any, ...], reductions: bool) -> None:
+        #: The steps as they were recorded.
+        self.operand = operand
+        self.literals = literals
+        fast = with_expressions(operand, reductions)
+        regions = [function for function in fast.functions if type(function) is RegionFunction]
+        for region in regions:
+            region.is_strict = True
+        #: Whether there are chains of elementwise steps, and whether the result is that of one.
+        self.gains = bool(regions)
+        last = operand.steps[-1]
+        self.ends_in_chain = functions.elementwise(operand.functions[last.function], last.keywords) is not None
+        self._fast = _assigning_directly(fast)
         self._failures = 0
 
     def run(self, arrays: list[Any]) -> Any:
@@ -101,9 +116,71 @@ class _Program:
             return None
         errors = {kind: how if how == "ignore" else "raise" for kind, how in np.geterr().items()}
         with suppress(Exception), np.errstate(**errors):  # type: ignore[arg-type]
-            return self._operand.run(arrays, self._literals)
+            return self._fast.run(arrays, self.literals)
         self._failures += 1
         return None
+
+
+class _PendingResult(Pending):
+    """The result of a program that has not run."""
+
+    def __init__(self, program: _Program, arrays: list[Any], call: Callable[[], Any]) -> None:
+        self.program = program
+        self.arrays = arrays
+        self.array = call  # type: ignore[method-assign]
+
+    def joined(self, region: RegionFunction, values: tuple[Any, ...]) -> Any:
+        """Return the region's outputs for such values; None if the result has to be computed before."""
+        programs = tuple([value.program if type(value) is _PendingResult else None for value in values])
+        if programs not in region.joined:
+            if len(region.joined) == _MOST_TRACES:
+                return None
+            region.joined[programs] = _join(region, programs)
+        given = [value.arrays if type(value) is _PendingResult else [value] for value in values]
+        return region.joined[programs].run(list(chain.from_iterable(given)))
+
+
+def _join(region: RegionFunction, programs: Sequence[_Program | None]) -> _Program:
+    """Return a program that computes the inputs of a region first, where they have programs."""
+    operands = [program.operand if program is not None else None for program in programs]
+    inputs = sum([1 if operand is None else operand.input_count for operand in operands])
+    literals = list(chain.from_iterable(program.literals for program in programs if program is not None))
+    called: list[Any] = []
+    steps: list[Step] = []
+
+    def add(operand: Operand, slots: list[int]) -> list[int]:
+        """Add an operand's steps, whose first slots are given."""
+        slots = slots.copy()
+        for step in operand.steps:
+            slots.append(inputs + len(literals) + len(steps))
+            steps.append(Step(len(called), tuple([slots[slot] for slot in step.slots]), step.keywords))
+            called.append(operand.functions[step.function])
+        return slots
+
+    arguments: list[int] = []
+    first, literal = 0, inputs
+    for operand in operands:
+        if operand is None:
+            arguments.append(first)
+            first += 1
+        else:
+            ends = first + operand.input_count, literal + operand.literal_count
+            arguments.append(add(operand, [*range(first, ends[0]), *range(literal, ends[1])])[-1])
+            first, literal = ends
+    slots = add(region.program, arguments)
+    # The outputs need not be the last steps.
+    results = tuple([slots[region.program.input_count + output] for output in region.outputs])
+    steps.append(Step(len(called), results, ()))
+    called.append(_outputs)
+    return _Program(Operand("joined", tuple(called), tuple(steps), inputs, len(literals)), tuple(literals), True)
+
+
+def _outputs(*results: Any) -> Any:
+    return results[0] if len(results) == 1 else results
+
+
+def _arrays(args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Any]:
+    return [value for value in [*args, *keywords.values()] if type(value) is np.ndarray]
 
 
 def _trace(code: StraightCode, args: tuple[Any, ...], keywords: dict[str, Any]) -> _Program | None:
@@ -189,11 +266,9 @@ class _Trace:
         ]
         called = tuple([step.function for step in self._steps])
         operand = Operand("traced", called, tuple(steps), len(self._inputs), len(self._literals))
-        fast = with_expressions(operand, reductions=False)
-        regions = [function for function in fast.functions if type(function) is RegionFunction]
-        for region in regions:
-            region.is_strict = True
-        return _Program(_assigning_directly(fast), tuple(self._literals)) if regions else None
+        # Sums are added up in NumPy's order, as the function would.
+        found = _Program(operand, tuple(self._literals), reductions=False)
+        return found if found.gains else None
 
     def _place(self, argument: Any) -> tuple[str, int]:
         if type(argument) is _StandIn:

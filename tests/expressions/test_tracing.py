@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import FunctionType
 from typing import Any
 
+import dask
+import dask.array as da
 import numpy as np
 import pytest
 
+import dask_mars
+from dask_mars.expressions.evaluate import RegionFunction
 from dask_mars.expressions.straight_code import NotStraight, StraightCode
 from dask_mars.expressions.tracing import Traced, traced
 from dask_mars.graph.chunks import Operand, Step
 from dask_mars.worker.fast_operands import made_fast
+from tests.conftest import shared
 
 SIDE = 200
 COLUMNS = np.arange(float(SIDE))
@@ -278,3 +284,83 @@ def test_operands_call_the_functions_of_the_user_as_programs() -> None:
     assert type(fast.functions[0]) is Traced
     expected, found = (each.run([_square, _square[0]], ()) for each in (operand, fast))
     assert np.array_equal(expected, found)
+
+
+def _doubled(block: Any) -> Any:
+    return np.sqrt(block) * 2 + block
+
+
+def _with_largest(*slots: int) -> Operand:
+    """Return an operand with some of: a function's result, the same plus one, sum and maximum of that."""
+    functions = (_doubled, operator.add, np.sum, np.max, _both)
+    axis, one = 1, 2
+    chain = Step(0, (0,), ()), Step(1, (3, one), ())
+    ends = Step(2, (4, axis), ("axis",)), Step(3, (4, axis), ("axis",)), Step(4, slots, ())
+    return Operand("both", functions, (*chain, *ends), 1, 2)
+
+
+def _both(*results: Any) -> Any:
+    return results
+
+
+@pytest.mark.parametrize("slots", [(5,), (5, 6), (6, 5, 3)])
+def test_reductions_read_results_of_functions_in_blocks(slots: tuple[int, ...]) -> None:
+    operand = _with_largest(*slots)
+    fast = made_fast(operand)
+    expected, found = (each.run([_square], (0, 1)) for each in (operand, fast))
+    assert len(expected) == len(found)
+    for each, other in zip(expected, found, strict=True):
+        np.testing.assert_allclose(other, each, rtol=1e-14)
+        assert (each.dtype, each.shape, each.strides) == (other.dtype, other.shape, other.strides)
+    joined = [function.joined for function in fast.functions if type(function) is RegionFunction]
+    assert any(joined) == (3 not in slots), "a result that others read as well is computed once"
+
+
+def test_results_that_are_not_made_in_blocks_are_not_pending() -> None:
+    operand = Operand("sum", (_mean_of_neighbours, np.sum), (Step(0, (0,), ()), Step(1, (2, 1), ("axis",))), 1, 1)
+    fast = made_fast(operand)
+    np.testing.assert_allclose(fast.run([_square], (None,)), _mean_of_neighbours(_square).sum(), rtol=1e-14)
+    assert not any(function.joined for function in fast.functions if type(function) is RegionFunction)
+
+
+def test_a_joined_program_leaves_warnings_to_the_function() -> None:
+    operand = _with_largest(5, 6)
+    negative = -_square
+    for each in (operand, made_fast(operand)):
+        with pytest.warns(RuntimeWarning, match="invalid value encountered in sqrt") as caught:
+            totals, _ = each.run([negative], (0, 1))
+        assert [warning.filename for warning in caught] == [__file__]
+        assert np.isnan(totals).all()
+
+
+@pytest.mark.parametrize("array", ["Fortran order", "strided", "integers", "complex", "small", "NaN"])
+def test_joined_programs_give_what_separate_ones_give(array: str) -> None:
+    operand = Operand("sum", (_doubled, np.sum), (Step(0, (0,), ()), Step(1, (2, 1), ("axis",))), 1, 1)
+    with np.errstate(invalid="ignore"):
+        expected, found = (each.run([ARRAYS[array]()], (0,)) for each in (operand, made_fast(operand)))
+    np.testing.assert_allclose(found, expected, rtol=1e-14)
+
+
+@pytest.fixture(scope="module")
+def in_threads() -> Iterator[Any]:
+    """Compute in threads of this process."""
+    with dask_mars.Runtime(2) as runtime, shared(runtime):
+        da.ones(2, chunks=1).sum().compute(scheduler=runtime.get)
+        yield runtime.get
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: x.map_blocks(_doubled).sum(axis=0),
+        lambda x: (x.map_blocks(_doubled).mean(), x.map_blocks(_doubled).std()),
+        lambda x: x.map_overlap(_mean_of_neighbours, depth=1, boundary="reflect"),
+        lambda x: da.apply_gufunc(_distance, "(),()->()", x, x[0], output_dtypes=float).max(axis=1),
+        lambda x: x.map_blocks(_clipped, dtype=float).min(),
+    ],
+)
+def test_collections_compute_what_threads_compute(in_threads: Any, program: Callable[[Any], Any]) -> None:
+    x = da.from_array(np.random.default_rng(1).random((600, 500)), chunks=(200, 250))
+    expected, found = (dask.compute(program(x), scheduler=get)[0] for get in ("threads", in_threads))
+    for each, other in zip(np.atleast_1d(expected), np.atleast_1d(found), strict=True):
+        np.testing.assert_allclose(other, each, rtol=1e-14)
