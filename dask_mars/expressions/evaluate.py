@@ -30,6 +30,9 @@ _NUMBERS = frozenset({bool, int, float, complex})
 class Pending:
     """A result that the region that reads it may compute together with its own steps."""
 
+    #: Number of dimensions.
+    ndim: int
+
     def joined(self, region: RegionFunction, values: tuple[Any, ...]) -> Any:
         """Return the region's outputs for such values; None if the result has to be computed before."""
         raise NotImplementedError
@@ -37,6 +40,13 @@ class Pending:
     def array(self) -> Any:
         """Compute the result."""
         raise NotImplementedError
+
+
+def transposed(value: Any, axes: Any) -> Any:
+    """Return `numpy.transpose` of a value; a pending one stays pending where that changes nothing."""
+    if not isinstance(value, Pending):
+        return np.transpose(value, axes)
+    return value if tuple(axes) == tuple(range(value.ndim)) else np.transpose(value.array(), axes)
 
 
 class Joinable:

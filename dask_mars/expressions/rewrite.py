@@ -10,7 +10,7 @@ import numpy as np
 
 from dask_mars.dask_api.arrays import nannumel, numel
 from dask_mars.expressions import draws, functions, histograms, moments, native
-from dask_mars.expressions.evaluate import SMALL, Joinable, RegionFunction
+from dask_mars.expressions.evaluate import SMALL, Joinable, RegionFunction, transposed
 from dask_mars.expressions.partial_results import MeanOfMoments, with_means_of_moments, without_unread
 from dask_mars.expressions.regions import Kind, Region, find_regions
 from dask_mars.expressions.selections import SelectedSum, with_selected_sums
@@ -114,13 +114,22 @@ def _lazy_sources(
 def _pending_steps(operand: Operand, regions: list[Region]) -> dict[int, Callable[..., Any]]:
     """Return, for the steps whose results only one region reads, functions that leave these to the region."""
     before = operand.input_count + operand.literal_count
+    readers: dict[int, list[int]] = {}
+    for index, step in enumerate(operand.steps):
+        for slot in set(step.slots):
+            readers.setdefault(slot - before, []).append(index)
     found: dict[int, Callable[..., Any]] = {}
-    for index, step in enumerate(operand.steps[:-1]):
+    for index, step in enumerate(operand.steps):
         function = operand.functions[step.function]
-        if isinstance(function, Joinable):
-            readers = {number for number, reader in enumerate(operand.steps) if before + index in reader.slots}
-            if any(readers <= set(region.steps) and before + index in region.inputs for region in regions):
-                found[index] = function.lazily
+        if not isinstance(function, Joinable):
+            continue
+        last, read, lazy = index, readers.get(index, []), {index: function.lazily}
+        if len(read) == 1 and operand.functions[operand.steps[read[0]].function] is np.transpose:
+            # `apply_gufunc` transposes all results, most of them to the same axes.
+            last = read[0]
+            read, lazy[last] = readers.get(last, []), transposed
+        if any(set(read) <= set(region.steps) and before + last in region.inputs for region in regions):
+            found.update(lazy)
     return found
 
 

@@ -95,9 +95,10 @@ class Traced(Joinable):
 class _Program:
     """The program of a function for one combination of shapes and dtypes."""
 
-    def __init__(self, operand: Operand, literals: tuple[Any, ...], reductions: bool) -> None:
-        #: The steps as they were recorded.
+    def __init__(self, operand: Operand, literals: tuple[Any, ...], reductions: bool, ndim: int = 0) -> None:
+        #: The steps as they were recorded, and the dimensions of a function's result.
         self.operand = operand
+        self.ndim = ndim
         self.literals = literals
         fast = with_expressions(operand, reductions)
         regions = [function for function in fast.functions if type(function) is RegionFunction]
@@ -128,6 +129,7 @@ class _PendingResult(Pending):
         self.program = program
         self.arrays = arrays
         self.array = call  # type: ignore[method-assign]
+        self.ndim = program.ndim
 
     def joined(self, region: RegionFunction, values: tuple[Any, ...]) -> Any:
         """Return the region's outputs for such values; None if the result has to be computed before."""
@@ -267,7 +269,7 @@ class _Trace:
         called = tuple([step.function for step in self._steps])
         operand = Operand("traced", called, tuple(steps), len(self._inputs), len(self._literals))
         # Sums are added up in NumPy's order, as the function would.
-        found = _Program(operand, tuple(self._literals), reductions=False)
+        found = _Program(operand, tuple(self._literals), reductions=False, ndim=result.ndim)
         return found if found.gains else None
 
     def _place(self, argument: Any) -> tuple[str, int]:

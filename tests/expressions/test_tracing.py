@@ -316,6 +316,17 @@ def test_reductions_read_results_of_functions_in_blocks(slots: tuple[int, ...]) 
     assert any(joined) == (3 not in slots), "a result that others read as well is computed once"
 
 
+@pytest.mark.parametrize("axes", [(0, 1), (1, 0), [0, 1], (0, -1)])
+def test_transpositions_between_a_function_and_a_reduction(axes: Any) -> None:
+    steps = (Step(0, (0,), ()), Step(1, (3, 1), ("axes",)), Step(2, (4, 2), ("axis",)))
+    operand = Operand("sum", (_doubled, np.transpose, np.sum), steps, 1, 2)
+    fast = made_fast(operand)
+    expected, found = (each.run([_square[:190]], (axes, 0)) for each in (operand, fast))
+    np.testing.assert_allclose(found, expected, rtol=1e-14)
+    joined = [function.joined for function in fast.functions if type(function) is RegionFunction]
+    assert any(joined) == (tuple(axes) == (0, 1))
+
+
 def test_results_that_are_not_made_in_blocks_are_not_pending() -> None:
     operand = Operand("sum", (_mean_of_neighbours, np.sum), (Step(0, (0,), ()), Step(1, (2, 1), ("axis",))), 1, 1)
     fast = made_fast(operand)
