@@ -283,23 +283,46 @@ class _Trace:
 
 
 def _assigning_directly(operand: Operand) -> Operand:
-    """Let regions write their results where nothing but an assignment reads them."""
+    """Let regions write into the parts of arrays that are assigned; what these held before is not copied."""
     before = operand.input_count + operand.literal_count
     readers = Counter(slot for step in operand.steps for slot in step.slots)
     called, steps = list(operand.functions), list(operand.steps)
-    for number, step in enumerate(steps):
+
+    def replace(number: int, function: Any, slots: tuple[int, ...]) -> None:
+        steps[number] = Step(len(called), slots, ())
+        called.append(function)
+
+    for number, step in enumerate(operand.steps):
         if operand.functions[step.function] is not _assigned:
             continue
-        *target, source = step.slots
-        region = steps[source - before] if source >= before else step
-        function = called[region.function]
-        if type(function) is RegionFunction and readers[source] == 1:
-            steps[number] = Step(len(called), (*target, *region.slots), ())
-            called.append(function.write_into)
+        array, index, source = step.slots
+        makes = called[steps[array - before].function]
+        if makes is _copied and readers[array] == 1:
+            replace(array - before, _copied_around, (*steps[array - before].slots, index))
+        computes = called[steps[source - before].function] if source >= before else None
+        if type(computes) is RegionFunction and readers[source] == 1:
+            replace(number, computes.write_into, (array, index, *steps[source - before].slots))
             # It stays as a step that nothing needs.
-            steps[source - before] = Step(len(called), (), ())
-            called.append(Constant(None))
+            replace(source - before, Constant(None), ())
     return Operand(operand.name, tuple(called), tuple(steps), operand.input_count, operand.literal_count)
+
+
+def _copied(array: np.ndarray) -> np.ndarray:
+    return array.copy()
+
+
+def _copied_around(array: np.ndarray, index: Any) -> np.ndarray:
+    """Return a copy of an array without the elements of a part, which will be assigned."""
+    parts = index if type(index) is tuple else (index,)
+    ranges = [part.indices(n) for part, n in zip(parts, array.shape, strict=False) if type(part) is slice]
+    if len(ranges) < len(parts) or any(step != 1 for *_, step in ranges):
+        return array.copy()
+    copy = np.empty(array.shape, array.dtype)
+    for axis, (start, stop, _) in enumerate(ranges):
+        inside = tuple([slice(*each) for each in ranges[:axis]])
+        for around in (slice(0, start), slice(max(start, stop), None)):
+            copy[*inside, around] = array[*inside, around]
+    return copy
 
 
 class _StandIn(NDArrayOperatorsMixin):
@@ -382,6 +405,8 @@ class _StandIn(NDArrayOperatorsMixin):
                 return self._trace.elementwise(np.clip, (self, *args))
         if not all(map(is_constant, args)) or len(args) > 2:
             raise _Untraceable
+        if name == "copy" and not args and not keywords:
+            return self._called(_copied, (self,), {}, True)
         return self._called(operator.methodcaller(name, *args, **keywords), (self,), keywords, name in MAKING)
 
     def astype(self, dtype: Any) -> _StandIn:

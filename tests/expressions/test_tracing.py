@@ -36,6 +36,18 @@ def _mean_of_neighbours(block: Any) -> Any:
     return mean
 
 
+def _edges(block: Any) -> Any:
+    changed = block.copy()
+    changed[3:-2] = block[3:-2] * 2 + 1
+    other = block.copy()
+    other[..., 1] = block[..., 0] + block[..., 2] * 3
+    third = np.copy(block)
+    third[::2] = block[::2] * 2 - 1
+    fourth = block.copy()
+    fourth[:, 5:2] = 2
+    return changed + other * third - fourth
+
+
 def _differences(block: Any) -> Any:
     change = np.zeros_like(block)
     change[1:] = block[1:] - block[:-1]
@@ -80,6 +92,7 @@ def _with_function(block: Any) -> Any:
 #: Functions that run as programs.
 CALCULATING: list[Callable[..., Any]] = [
     _mean_of_neighbours,
+    _edges,
     _differences,
     _clipped,
     _in_place,
