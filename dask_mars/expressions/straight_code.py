@@ -1,7 +1,7 @@
 """Finds functions of the user's that only calculate with arrays, so that tracing them sees all that they do.
 
-Such a function has no loops, no handlers of exceptions and no effects, and refers to nothing but NumPy, numbers,
-arrays and other such functions. It cannot tell arrays from stand-ins, and calling it twice changes nothing.
+Such a function has no effects, handles no exceptions, and refers to nothing but NumPy, numbers, arrays and other
+such functions. It cannot tell arrays from stand-ins, and calling it twice changes nothing.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _MOST_BYTES = 2000
 _DEPTH = 4
 #: Instructions that only calculate, by how their names begin, in Python 3.11 to 3.14.
 _CALCULATING = (
-    ("BINARY_", "BUILD_SLICE", "BUILD_TUPLE", "CACHE", "CALL", "COMPARE_OP", "COPY", "EXTENDED_ARG", "IS_OP")
-    + ("JUMP_FORWARD", "KW_NAMES", "LOAD_ATTR", "LOAD_CONST", "LOAD_DEREF", "LOAD_FAST", "LOAD_GLOBAL")
-    + ("LOAD_METHOD", "LOAD_SMALL_INT", "NOP", "NOT_TAKEN", "POP_JUMP_", "POP_TOP", "PRECALL", "PUSH_NULL")
-    + ("RESUME", "RETURN_CONST", "RETURN_VALUE", "STORE_FAST", "STORE_SLICE", "STORE_SUBSCR", "SWAP", "TO_BOOL")
-    + ("UNARY_", "UNPACK_SEQUENCE")
+    ("BINARY_", "BUILD_SLICE", "BUILD_TUPLE", "CACHE", "CALL", "COMPARE_OP", "COPY", "END_FOR", "EXTENDED_ARG")
+    + ("FOR_ITER", "GET_ITER", "IS_OP", "JUMP_", "KW_NAMES", "LOAD_ATTR", "LOAD_CONST", "LOAD_DEREF", "LOAD_FAST")
+    + ("LOAD_GLOBAL", "LOAD_METHOD", "LOAD_SMALL_INT", "NOP", "NOT_TAKEN", "POP_ITER", "POP_JUMP_", "POP_TOP")
+    + ("PRECALL", "PUSH_NULL", "RESUME", "RETURN_CONST", "RETURN_VALUE", "STORE_FAST", "STORE_SLICE")
+    + ("STORE_SUBSCR", "SWAP", "TO_BOOL", "UNARY_", "UNPACK_SEQUENCE")
 )
-_REFUSED = ("CALL_FUNCTION_EX", "CALL_INTRINSIC", "POP_JUMP_BACKWARD")
+_REFUSED = ("CALL_FUNCTION_EX", "CALL_INTRINSIC")
 #: Flags of code with `*args` or `**kwargs`, and of generators and coroutines.
 _REFUSED_FLAGS = 0x04 | 0x08 | 0x20 | 0x80 | 0x200
 #: Functions of NumPy that return a new array, or a number, and others that may return a view. The shape and dtype
@@ -50,7 +50,22 @@ _NAMES = (
 )
 #: Functions and classes that a function may refer to.
 _FUNCTIONS = dict.fromkeys(
-    [abs, bool, complex, float, int, len, pow, slice, *(getattr(np, name) for name in MAKING | VIEWING | _TYPES)],
+    [
+        abs,
+        bool,
+        complex,
+        enumerate,
+        float,
+        int,
+        len,
+        max,
+        min,
+        pow,
+        range,
+        slice,
+        zip,
+        *(getattr(np, name) for name in MAKING | VIEWING | _TYPES),
+    ],
     True,
 )
 _PLAIN = frozenset({type(None), type(Ellipsis), bool, int, float, complex, str})

@@ -89,6 +89,9 @@ class Traced(Joinable):
                 self._programs.clear()
                 self._code = StraightCode(self._function)
             self._programs[key] = _trace(self._code, args, keywords)
+            if not any(self._programs.values()):
+                # Recording takes as long as the function's own loops.
+                self._traces_left = min(self._traces_left, _MOST_FAILURES)
         return self._programs[key]
 
 
@@ -252,6 +255,8 @@ class _Trace:
 
     def program(self, result: Any) -> _Program | None:
         """Return the program that ends with a result; None if it has no chain of elementwise steps."""
+        if type(result) is tuple and all(type(each) is _StandIn for each in result):
+            result = self.step(_outputs, result, result[0].array, False)
         if type(result) is not _StandIn or result.place != ("step", len(self._steps) - 1):
             return None
         used = {result.place}

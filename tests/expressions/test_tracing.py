@@ -48,6 +48,22 @@ def _edges(block: Any) -> Any:
     return changed + other * third - fourth
 
 
+def _neighbours(block: Any) -> Any:
+    total = np.zeros_like(block[1:-1, 1:-1])
+    for row in range(3):
+        for column, weight in enumerate((1, 2, 1)):
+            end = block.shape[1] - 2 + column
+            total += block[row : row + total.shape[0], column:end] * weight
+    count = 0
+    while count < 3:
+        count += 1
+    return total / max(count, 12)
+
+
+def _polar(u: Any, v: Any = 2.0) -> Any:
+    return np.hypot(u, v) + 1, np.arctan2(v, u) * 180 / np.pi
+
+
 def _differences(block: Any) -> Any:
     change = np.zeros_like(block)
     change[1:] = block[1:] - block[:-1]
@@ -93,6 +109,8 @@ def _with_function(block: Any) -> Any:
 CALCULATING: list[Callable[..., Any]] = [
     _mean_of_neighbours,
     _edges,
+    _neighbours,
+    _polar,
     _differences,
     _clipped,
     _in_place,
@@ -156,6 +174,13 @@ def _viewed_before_written(block: Any) -> Any:
     return rest * 2 + 1
 
 
+def _each_row(block: Any) -> Any:
+    total = block[0] * 2
+    for row in block:
+        total = total + row
+    return total
+
+
 def _unread_division(block: Any) -> Any:
     unread = block / 0  # noqa: F841
     return block * 2 + 1
@@ -173,6 +198,8 @@ OTHERS: list[Callable[..., Any]] = [
     _viewed_before_written,
     _unread_division,
     lambda b: (b, b * 2),
+    lambda b: sum(row * 2 + 1 for row in b),
+    _each_row,
     lambda b: b.T * 2 + 1,
     lambda b: np.add(b, 1, dtype="f4") * 2,
     lambda b: np.sqrt(b, b) + 1,
