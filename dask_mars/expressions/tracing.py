@@ -8,25 +8,22 @@ are errors and warnings.
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from dask_mars.dask_api.arrays import astype
 from dask_mars.expressions import functions
 from dask_mars.expressions.evaluate import SMALL, Joinable, Pending, RegionFunction
-from dask_mars.expressions.functions import Unsupported
-from dask_mars.expressions.planning import DTYPES, in_c_order
+from dask_mars.expressions.planning import DTYPES
+from dask_mars.expressions.recording import Trace, assigned, copied
 from dask_mars.expressions.rewrite import with_expressions
-from dask_mars.expressions.straight_code import MAKING, VIEWING, NotStraight, StraightCode, is_constant
+from dask_mars.expressions.straight_code import NotStraight, StraightCode, is_constant
 from dask_mars.graph.chunks import Constant, Operand, Step
 
 #: Maximum number of recordings of a function, of steps in one, and of failures of a program.
@@ -190,101 +187,19 @@ def _arrays(args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Any]:
 
 def _trace(code: StraightCode, args: tuple[Any, ...], keywords: dict[str, Any]) -> _Program | None:
     """Record what a function does with such arguments; return None if its program would gain nothing."""
-    trace = _Trace()
+    trace = Trace()
     with suppress(Exception), np.errstate(all="ignore"):
         given = [trace.input(value) if type(value) is np.ndarray else value for value in args]
         named = {
             name: trace.input(value) if type(value) is np.ndarray else value for name, value in keywords.items()
         }
-        return trace.program(code.with_arrays(trace.literal)(*given, **named))
+        result = code.with_arrays(trace.literal)(*given, **named)
+        operand = trace.operand(result)
+        if operand is not None:
+            # Sums are added up in NumPy's order, as the function would.
+            program = _Program(operand, tuple(trace.literals), reductions=False, ndim=getattr(result, "ndim", 0))
+            return program if program.gains else None
     return None
-
-
-class _Untraceable(Exception):
-    """Something that cannot be recorded."""
-
-
-class _Recorded(NamedTuple):
-    """A step, whose arguments are inputs, literals or results of steps, by number."""
-
-    function: Any
-    arguments: list[tuple[str, int]]
-    keywords: tuple[str, ...]
-
-
-class _Trace:
-    """The steps of a function, as they are recorded."""
-
-    def __init__(self) -> None:
-        self._inputs: list[np.ndarray] = []
-        self._literals: list[Any] = []
-        self._steps: list[_Recorded] = []
-
-    def input(self, array: np.ndarray) -> _StandIn:
-        """Return a stand-in for an argument."""
-        self._inputs.append(_ordered(array))
-        return _StandIn(self, ("input", len(self._inputs) - 1), array, False)
-
-    def literal(self, array: np.ndarray) -> _StandIn:
-        """Return a stand-in for an array that the function refers to."""
-        self._literals.append(_ordered(array))
-        return _StandIn(self, ("literal", len(self._literals) - 1), array, False)
-
-    def step(
-        self, function: Any, arguments: Sequence[Any], result: Any, is_made: bool, keywords: tuple[str, ...] = ()
-    ) -> _StandIn:
-        """Record a step with a result of this shape and dtype."""
-        is_array = type(result) is np.ndarray or issubclass(type(result), np.generic)
-        if not is_array or result.dtype.char not in DTYPES or len(self._steps) == _MOST_STEPS:
-            raise _Untraceable
-        self._steps.append(_Recorded(function, [self._place(argument) for argument in arguments], keywords))
-        return _StandIn(self, ("step", len(self._steps) - 1), result, is_made)
-
-    def elementwise(self, function: Any, arguments: Sequence[Any], keywords: tuple[str, ...] = ()) -> _StandIn:
-        """Record a step that works element by element; raise `Unsupported` if it is not known as one."""
-        arrays = [_array(argument) for argument in arguments]
-        if not any(map(np.ndim, arrays)):
-            # Regions leave single numbers to NumPy; a partial function is none that they know.
-            return self.step(partial(function), arguments, function(*arrays), True)
-        known = functions.elementwise(function, keywords)
-        if known is None:
-            raise Unsupported
-        dtype = known.bind([_type(array) for array in arrays], arrays).dtype
-        shape = np.broadcast_shapes(*map(np.shape, arrays))
-        return self.step(function, arguments, np.broadcast_to(np.ones((), dtype), shape), True, keywords)
-
-    def program(self, result: Any) -> _Program | None:
-        """Return the program that ends with a result; None if it has no chain of elementwise steps."""
-        if type(result) is tuple and all(type(each) is _StandIn for each in result):
-            result = self.step(_outputs, result, result[0].array, False)
-        if type(result) is not _StandIn or result.place != ("step", len(self._steps) - 1):
-            return None
-        used = {result.place}
-        for number, step in reversed(list(enumerate(self._steps))):
-            if ("step", number) not in used:
-                # What the result does not need may still warn.
-                return None
-            used.update(step.arguments)
-        before = len(self._inputs) + len(self._literals)
-        first = {"input": 0, "literal": len(self._inputs), "step": before}
-        steps = [
-            Step(number, tuple([first[kind] + at for kind, at in step.arguments]), step.keywords)
-            for number, step in enumerate(self._steps)
-        ]
-        called = tuple([step.function for step in self._steps])
-        operand = Operand("traced", called, tuple(steps), len(self._inputs), len(self._literals))
-        # Sums are added up in NumPy's order, as the function would.
-        found = _Program(operand, tuple(self._literals), reductions=False, ndim=result.ndim)
-        return found if found.gains else None
-
-    def _place(self, argument: Any) -> tuple[str, int]:
-        if type(argument) is _StandIn:
-            argument.is_read = True
-            return argument.place
-        if not is_constant(argument):
-            raise _Untraceable
-        self._literals.append(argument)
-        return "literal", len(self._literals) - 1
 
 
 def _assigning_directly(operand: Operand) -> Operand:
@@ -298,11 +213,11 @@ def _assigning_directly(operand: Operand) -> Operand:
         called.append(function)
 
     for number, step in enumerate(operand.steps):
-        if operand.functions[step.function] is not _assigned:
+        if operand.functions[step.function] is not assigned:
             continue
         array, index, source = step.slots
         makes = called[steps[array - before].function]
-        if makes is _copied and readers[array] == 1:
+        if makes is copied and readers[array] == 1:
             replace(array - before, _copied_around, (*steps[array - before].slots, index))
         computes = called[steps[source - before].function] if source >= before else None
         if type(computes) is RegionFunction and readers[source] == 1:
@@ -310,10 +225,6 @@ def _assigning_directly(operand: Operand) -> Operand:
             # It stays as a step that nothing needs.
             replace(source - before, Constant(None), ())
     return Operand(operand.name, tuple(called), tuple(steps), operand.input_count, operand.literal_count)
-
-
-def _copied(array: np.ndarray) -> np.ndarray:
-    return array.copy()
 
 
 def _copied_around(array: np.ndarray, index: Any) -> np.ndarray:
@@ -328,181 +239,3 @@ def _copied_around(array: np.ndarray, index: Any) -> np.ndarray:
         for around in (slice(0, start), slice(max(start, stop), None)):
             copy[*inside, around] = array[*inside, around]
     return copy
-
-
-class _StandIn(NDArrayOperatorsMixin):
-    """A stand-in for an array, or for a number of NumPy's, that records what is done with it."""
-
-    def __init__(self, trace: _Trace, place: tuple[str, int], array: Any, is_made: bool) -> None:
-        self._trace = trace
-        #: The input, literal or step that it stands for, by number.
-        self.place = place
-        #: An array of its shape and dtype.
-        self.array = array
-        #: Whether it is a new array of the function's, whether a step reads it, and whether it has views.
-        self._is_made = is_made
-        self.is_read = False
-        self._is_viewed = False
-
-    # What NumPy asks of other libraries' arrays.
-
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **keywords: Any) -> _StandIn:
-        """Record a call of a ufunc, which may write into an array of the function's."""
-        (target,) = keywords.pop("out", (None,))
-        if method != "__call__" or keywords:
-            raise _Untraceable
-        result = self._trace.elementwise(ufunc, inputs)
-        if target is None or not isinstance(target.array, np.ndarray):
-            # Numbers do not change: `number += 1` is another one.
-            return result
-        return target._replaced(result)  # type: ignore[no-any-return]
-
-    def __array_function__(
-        self, function: Any, types: Any, args: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> Any:
-        """Record a call of a function of NumPy's."""
-        name = function.__name__
-        if name not in MAKING | VIEWING or len(args) > 3:
-            raise _Untraceable
-        if function in (np.where, np.clip):
-            if not keywords and len(args) == 3:
-                with suppress(Unsupported):
-                    return self._trace.elementwise(function, args)
-        elif any(type(argument) is _StandIn for argument in args[1:]):
-            raise _Untraceable
-        return self._called(partial(function, **keywords), args, keywords, name in MAKING)
-
-    def __array__(self, *args: Any, **keywords: Any) -> Any:
-        """Refuse to be an array, whose elements nothing would record."""
-        raise _Untraceable
-
-    # What an array does.
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Return the array's shape."""
-        return self.array.shape  # type: ignore[no-any-return]
-
-    @property
-    def ndim(self) -> int:
-        """Return the number of its dimensions."""
-        return self.array.ndim  # type: ignore[no-any-return]
-
-    @property
-    def size(self) -> int:
-        """Return the number of its elements."""
-        return self.array.size  # type: ignore[no-any-return]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Return its dtype."""
-        return self.array.dtype  # type: ignore[no-any-return]
-
-    def __getattr__(self, name: str) -> Any:
-        """Return a method that is recorded when it is called."""
-        if name not in MAKING | VIEWING or not hasattr(self.array, name):
-            raise _Untraceable
-        return partial(self._method, name)
-
-    def _method(self, name: str, *args: Any, **keywords: Any) -> _StandIn:
-        if name == "clip" and not keywords and len(args) == 2:
-            with suppress(Unsupported):
-                return self._trace.elementwise(np.clip, (self, *args))
-        if not all(map(is_constant, args)) or len(args) > 2:
-            raise _Untraceable
-        if name == "copy" and not args and not keywords:
-            return self._called(_copied, (self,), {}, True)
-        return self._called(operator.methodcaller(name, *args, **keywords), (self,), keywords, name in MAKING)
-
-    def astype(self, dtype: Any) -> _StandIn:
-        """Record a cast."""
-        return self._trace.elementwise(astype, (self, np.dtype(dtype)), ("astype_dtype",))
-
-    def __len__(self) -> int:
-        return len(self.array)
-
-    def __bool__(self) -> bool:
-        raise _Untraceable
-
-    def __iter__(self) -> Any:
-        raise _Untraceable
-
-    def __pow__(self, other: Any) -> _StandIn:
-        return self._trace.elementwise(operator.pow, (self, other))
-
-    def __rpow__(self, other: Any) -> _StandIn:
-        return self._trace.elementwise(operator.pow, (other, self))
-
-    def __ipow__(self, other: Any) -> _StandIn:
-        raise _Untraceable
-
-    def __getitem__(self, index: Any) -> _StandIn:
-        if not _is_basic(index):
-            raise _Untraceable
-        self._is_viewed = True
-        return self._trace.step(operator.getitem, (self, index), self.array[index], False)
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        if type(index) is _StandIn:
-            if index.dtype != bool or index.shape != self.shape or type(value) not in (bool, int, float):
-                raise _Untraceable
-            self._replaced(self._trace.elementwise(np.where, (index, value, self)))
-            return
-        # The array itself changes: nothing may have read it before, nor read it now.
-        number = _array(value)
-        if not _is_basic(index) or self.is_read or (np.iscomplexobj(number) and self.dtype.kind != "c"):
-            raise _Untraceable
-        self._replaced(self._trace.step(_assigned, (self, index, value), self.array, True))
-
-    def _called(self, function: Any, args: tuple[Any, ...], keywords: dict[str, Any], is_made: bool) -> _StandIn:
-        """Record a call of NumPy's that a region does not know."""
-        arrays = [argument.array for argument in args if type(argument) is _StandIn]
-        fewest = min([length for array in arrays for length in array.shape], default=1)
-        degrees = keywords.get("ddof", 0)
-        if not all(map(is_constant, keywords.values())) or type(degrees) is not int or degrees >= fewest:
-            # Means of nothing warn.
-            raise _Untraceable
-        for argument in () if is_made else args:
-            if type(argument) is _StandIn:
-                argument._is_viewed = True
-        return self._trace.step(function, args, function(*map(_array, args)), is_made)
-
-    def _replaced(self, result: _StandIn) -> _StandIn:
-        """Become the result of a step that wrote into the array."""
-        same = result.shape == self.shape and result.dtype == self.dtype
-        if not (same and self._is_made and not self._is_viewed):
-            raise _Untraceable
-        self.place, self.is_read = result.place, False
-        return self
-
-
-def _ordered(array: np.ndarray) -> np.ndarray:
-    """Return an array in C order; for other orders NumPy's results depend on which arrays are temporary."""
-    if not in_c_order(array):
-        raise _Untraceable
-    return array
-
-
-def _array(argument: Any) -> Any:
-    return argument.array if type(argument) is _StandIn else argument
-
-
-def _type(array: Any) -> Any:
-    """Return an argument's dtype, or the type of a Python number."""
-    if isinstance(array, (np.ndarray, np.generic)):
-        return array.dtype
-    return np.dtype(bool) if type(array) is bool else type(array)
-
-
-def _is_basic(index: Any) -> bool:
-    """Return whether an index selects a view, or a single number."""
-    if type(index) is tuple:
-        return all(map(_is_basic, index))
-    if type(index) is slice:
-        return is_constant(index)
-    return index is None or index is Ellipsis or type(index) is int
-
-
-def _assigned(array: np.ndarray, index: Any, value: Any) -> np.ndarray:
-    array[index] = value
-    return array

@@ -120,6 +120,7 @@ CALCULATING: list[Callable[..., Any]] = [
     lambda b: (b - b.mean(axis=0)) / b.std(axis=0, ddof=1),
     lambda b: np.roll(b, 1, 0) - 2 * b + np.roll(b, -1, axis=0),
     lambda b: np.clip(b, 0.2, 0.7) * 2 + np.maximum(b, 0.5).astype("f4"),
+    lambda b: (b * 2 + 1,),
     lambda b: 2**b + b**-1 - b**0.5,
     lambda b: np.log(b - 0.5) + 1 / (b - b),
     lambda b: b[::-1] * 2 + b,
