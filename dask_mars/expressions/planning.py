@@ -132,7 +132,7 @@ class EvaluationPlan:
             types = [self.types[source] for source in step.slots]
             given = [values[source] if source < self.count else None for source in step.slots]
             bound = what.bind(types, given)
-            if bound.dtype.char not in DTYPES:
+            if bound.dtype.char not in DTYPES or not bound.dtype.isnative:
                 raise Unsupported
             self.bound[slot] = bound
             self.slots[slot] = tuple([step.slots[position] for position in bound.arguments])

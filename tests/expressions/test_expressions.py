@@ -596,3 +596,11 @@ def test_no_temporary_is_as_large_as_the_chunk() -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < x.nbytes / 10
+
+
+def test_casts_to_other_orders_of_bytes() -> None:
+    values = np.random.default_rng(0).random(50_000)
+    for dtype in (">f8", ">f4", ">i2", ">c16"):
+        chain = program(3, (operator.mul, (0, 1)), (dask_chunk.astype, (3, 2), ("astype_dtype",)))
+        expected = chain.run([values, 2, np.dtype(dtype)], ())
+        same(with_expressions(chain).run([values, 2, np.dtype(dtype)], ()), expected)
