@@ -20,6 +20,8 @@ from dask_mars.graph.chunks import Operand, Step
 
 #: Maximum number of steps.
 _MOST_STEPS = 200
+#: Warnings that NumPy would attribute to lines here are errors: `warnings` raises for such a registry.
+__warningregistry__ = 0
 
 
 class _Untraceable(Exception):
@@ -57,8 +59,10 @@ class Trace:
     ) -> StandIn:
         """Record a step with a result of this shape and dtype."""
         is_array = type(result) is np.ndarray or issubclass(type(result), np.generic)
-        if not is_array or result.dtype.char not in DTYPES or len(self._steps) == _MOST_STEPS:
+        if not is_array or not is_known(result.dtype) or len(self._steps) == _MOST_STEPS:
             raise _Untraceable
+        if type(result) is np.ndarray:
+            _ordered(result)
         self._steps.append(_Recorded(function, [self._place(argument) for argument in arguments], keywords))
         return StandIn(self, ("step", len(self._steps) - 1), result, is_made)
 
@@ -67,7 +71,11 @@ class Trace:
         arrays = [_array(argument) for argument in arguments]
         if not any(map(np.ndim, arrays)):
             # Regions leave single numbers to NumPy; a partial function is none that they know.
-            return self.step(partial(function), arguments, function(*arrays), True)
+            with np.errstate(all="ignore"):
+                result = function(*arrays)
+            if type(function) is np.ufunc and _has_operators(*arrays, result):
+                raise _Untraceable
+            return self.step(partial(function), arguments, result, True)
         known = functions.elementwise(function, keywords)
         if known is None:
             raise Unsupported
@@ -188,7 +196,8 @@ class StandIn(NDArrayOperatorsMixin):
             raise _Untraceable
         if name == "copy" and not args and not keywords:
             return self._called(copied, (self,), {}, True)
-        return self._called(operator.methodcaller(name, *args, **keywords), (self,), keywords, name in MAKING)
+        called = operator.methodcaller(name, *args, **keywords)
+        return self._called(called, (self,), {**keywords, "args": args}, name in MAKING)
 
     def astype(self, dtype: Any) -> StandIn:
         """Record a cast."""
@@ -235,17 +244,24 @@ class StandIn(NDArrayOperatorsMixin):
         arrays = [argument.array for argument in args if type(argument) is StandIn]
         fewest = min([length for array in arrays for length in array.shape], default=1)
         degrees = keywords.get("ddof", 0)
+        constants = [argument for argument in (*args, *keywords.values()) if type(argument) is not StandIn]
         if not all(map(is_constant, keywords.values())) or type(degrees) is not int or degrees >= fewest:
             # Means of nothing warn.
+            raise _Untraceable
+        if any(map(np.iscomplexobj, [*arrays, *constants])) and not all(map(_is_place, constants)):
+            # Casts of complex numbers may warn.
             raise _Untraceable
         for argument in () if is_made else args:
             if type(argument) is StandIn:
                 argument._is_viewed = True
-        return self._trace.step(function, args, function(*map(_array, args)), is_made)
+        with np.errstate(all="ignore"):
+            result = function(*map(_array, args))
+        return self._trace.step(function, args, result, is_made)
 
     def _replaced(self, result: StandIn) -> StandIn:
         """Become the result of a step that wrote into the array."""
-        same = result.shape == self.shape and result.dtype == self.dtype
+        # Arrays without dimensions would become numbers.
+        same = result.shape == self.shape != () and result.dtype == self.dtype
         if not (same and self._is_made and not self._is_viewed):
             raise _Untraceable
         self.place, self.is_read = result.place, False
@@ -257,6 +273,17 @@ def _ordered(array: np.ndarray) -> np.ndarray:
     if not in_c_order(array):
         raise _Untraceable
     return array
+
+
+def is_known(dtype: np.dtype[Any]) -> bool:
+    """Return whether regions support a dtype."""
+    return dtype.char in DTYPES and dtype.isnative and dtype.metadata is None
+
+
+def _has_operators(*values: Any) -> bool:
+    """Return whether operators of such numbers differ from ufuncs: they warn of overflows, or round otherwise."""
+    *numbers, result = [np.result_type(value).kind for value in values]
+    return result in "iuc" or "c" in numbers
 
 
 def _array(argument: Any) -> Any:
@@ -277,6 +304,11 @@ def _is_basic(index: Any) -> bool:
     if type(index) is slice:
         return is_constant(index)
     return index is None or index is Ellipsis or type(index) is int
+
+
+def _is_place(value: Any) -> bool:
+    """Return whether an argument can only be an axis, a shape or a flag."""
+    return all(map(_is_place, value)) if type(value) is tuple else value is None or type(value) in (int, bool)
 
 
 def assigned(array: np.ndarray, index: Any, value: Any) -> np.ndarray:

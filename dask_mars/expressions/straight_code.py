@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import dis
 from collections.abc import Callable, Iterator
-from types import CellType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ _DEPTH = 4
 #: Instructions that only calculate, by how their names begin, in Python 3.11 to 3.14.
 _CALCULATING = (
     ("BINARY_", "BUILD_SLICE", "BUILD_TUPLE", "CACHE", "CALL", "COMPARE_OP", "COPY", "END_FOR", "EXTENDED_ARG")
-    + ("FOR_ITER", "GET_ITER", "IS_OP", "JUMP_", "KW_NAMES", "LOAD_ATTR", "LOAD_CONST", "LOAD_DEREF", "LOAD_FAST")
+    + ("FOR_ITER", "GET_ITER", "JUMP_", "KW_NAMES", "LOAD_ATTR", "LOAD_CONST", "LOAD_DEREF", "LOAD_FAST")
     + ("LOAD_GLOBAL", "LOAD_METHOD", "LOAD_SMALL_INT", "NOP", "NOT_TAKEN", "POP_ITER", "POP_JUMP_", "POP_TOP")
     + ("PRECALL", "PUSH_NULL", "RESUME", "RETURN_CONST", "RETURN_VALUE", "STORE_FAST", "STORE_SLICE")
     + ("STORE_SUBSCR", "SWAP", "TO_BOOL", "UNARY_", "UNPACK_SEQUENCE")
@@ -40,14 +40,18 @@ VIEWING = frozenset({"diff", "expand_dims", "flip", "reshape", "round", "squeeze
 _TYPES = frozenset({"bool_", "complex64", "complex128", "float16", "float32", "float64"}) | {
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
+#: Names of arrays' attributes, and of NumPy's numbers, that a function may use.
+_ATTRIBUTES = frozenset({"astype", "dtype", "e", "inf", "nan", "ndim", "newaxis", "pi", "shape", "size"})
+#: The values of NumPy's names at import. Programs may put functions of theirs in place of NumPy's.
+_OWN = {
+    name: value
+    for name, value in vars(np).items()
+    if type(value) is np.ufunc
+    or name in _TYPES | _ATTRIBUTES
+    or (name in MAKING | VIEWING and type(value).__name__ == "_ArrayFunctionDispatcher")
+}
 #: Names of NumPy's module and arrays that a function may use.
-_NAMES = (
-    MAKING
-    | VIEWING
-    | _TYPES
-    | {name for name, value in vars(np).items() if type(value) is np.ufunc}
-    | {"astype", "dtype", "e", "inf", "nan", "ndim", "newaxis", "pi", "shape", "size"}
-)
+_NAMES = _ATTRIBUTES.union(_OWN)
 #: Functions and classes that a function may refer to.
 _FUNCTIONS = dict.fromkeys(
     [
@@ -69,19 +73,25 @@ _FUNCTIONS = dict.fromkeys(
     True,
 )
 _PLAIN = frozenset({type(None), type(Ellipsis), bool, int, float, complex, str})
+#: NumPy's classes of numbers; classes derived from them may do anything.
+_NUMBERS = frozenset([np.dtype(char).type for char in "?bhilqBHILQefdgFDG"])
+_MISSING = object()
 
 
 class Reference(NamedTuple):
-    """A value that a function refers to by a name."""
+    """A value that a function refers to by a name, or that a function is made of."""
 
-    #: The namespace and the name there, or the cell of a variable of an enclosing function.
+    #: A namespace or function and the name there, or the cell of a variable of an enclosing function.
     place: Any
     name: str | None
     value: Any
+    #: Shape, dtype and strides of an array, all of which may be assigned.
+    layout: Any
 
     def holds(self) -> bool:
         """Return whether the name still refers to the value."""
-        return _found(self.place, self.name) is self.value
+        value = self.value
+        return _found(self.place, self.name) is value and (self.layout is None or _layout(value) == self.layout)
 
 
 class StraightCode:
@@ -92,25 +102,35 @@ class StraightCode:
         is_short = depth and len(code.co_code) <= _MOST_BYTES
         if not is_short or code.co_flags & _REFUSED_FLAGS or code.co_exceptiontable:
             raise NotStraight
+        if type(function.__globals__) is not dict or getattr(function, "__builtins__", None) is not vars(builtins):
+            raise NotStraight
         defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
         if not all(map(is_constant, defaults)):
             raise NotStraight
         self._function = function
         self._own = list(_references(function))
         self._inner = {
-            id(value): StraightCode(value, depth - 1) for *_, value in self._own if type(value) is FunctionType
+            id(each.value): StraightCode(each.value, depth - 1)
+            for each in self._own
+            if type(each.value) is FunctionType
         }
-        if not all(id(value) in self._inner or _is_usable(value) for *_, value in self._own):
+        if not all(id(each.value) in self._inner or _is_usable(each.value) for each in self._own):
             raise NotStraight
-        #: All that it and the functions that it calls refer to.
-        self.references: list[Reference] = self._own + [
-            each for inner in self._inner.values() for each in inner.references
-        ]
+        #: All that it and the functions that it calls refer to, and consist of.
+        self._references = [*self._own, *_definition(function), *_of_numpy(code)]
+        for inner in self._inner.values():
+            self._references += inner._references
+        if not self.holds():
+            raise NotStraight
+
+    def holds(self) -> bool:
+        """Return whether the function is the same, and all names refer to the same values."""
+        return all(each.holds() for each in self._references)
 
     def with_arrays(self, wrap: Callable[[np.ndarray], Any]) -> FunctionType:
         """Return a copy of the function that refers to something else in place of each array."""
         changed: dict[Any, Any] = {}
-        for place, name, value in self._own:
+        for place, name, value, _ in self._own:
             if id(value) in self._inner:
                 value = self._inner[id(value)].with_arrays(wrap)
             elif type(value) is np.ndarray:
@@ -119,6 +139,8 @@ class StraightCode:
         function = self._function
         cells = tuple([CellType(changed[id(cell)]) for cell in function.__closure__ or ()])
         names = {name: value for name, value in changed.items() if type(name) is str}
+        # Warnings of its lines are errors: `warnings` raises for such a registry.
+        names["__warningregistry__"] = 0
         copied = FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells)
         copied.__kwdefaults__ = function.__kwdefaults__
         return copied
@@ -135,8 +157,8 @@ def is_constant(value: Any) -> bool:
         return all(map(is_constant, value))
     if kind is slice:
         return all(map(is_constant, (value.start, value.stop, value.step)))
-    is_number = issubclass(kind, np.generic) and value.dtype.kind in "biufc"
-    return kind in _PLAIN or is_number or issubclass(kind, np.dtype)
+    is_plain_dtype = issubclass(kind, np.dtype) and value.type in _NUMBERS and value.metadata is None
+    return kind in _PLAIN or kind in _NUMBERS or is_plain_dtype
 
 
 def _references(function: FunctionType) -> Iterator[Reference]:
@@ -148,25 +170,50 @@ def _references(function: FunctionType) -> Iterator[Reference]:
         if kind in ("LOAD_ATTR", "LOAD_METHOD") and argument not in _NAMES:
             raise NotStraight
         if kind == "LOAD_GLOBAL":
-            yield Reference(function.__globals__, argument, _found(function.__globals__, argument))
+            yield _reference(function.__globals__, argument)
     for cell in function.__closure__ or ():
-        yield Reference(cell, None, _found(cell, None))
+        yield _reference(cell, None)
+
+
+def _definition(function: FunctionType) -> Iterator[Reference]:
+    """Return references to what a function consists of."""
+    for name in ("__code__", "__defaults__", "__kwdefaults__"):
+        yield _reference(function, name)
+    for name in function.__kwdefaults__ or ():
+        yield _reference(function.__kwdefaults__, name)
+
+
+def _of_numpy(code: CodeType) -> list[Reference]:
+    """Return references to what the names of attributes in a function's code stand for in NumPy."""
+    return [Reference(vars(np), name, _OWN[name], None) for name in code.co_names if name in _OWN]
+
+
+def _reference(place: Any, name: str | None) -> Reference:
+    value = _found(place, name)
+    return Reference(place, name, value, _layout(value))
+
+
+def _layout(value: Any) -> Any:
+    return (value.shape, value.dtype, value.strides) if type(value) is np.ndarray else None
 
 
 def _found(place: Any, name: str | None) -> Any:
     """Return what a name refers to, or a cell holds."""
+    if type(place) is dict:
+        return place[name] if name in place else getattr(builtins, str(name), _MISSING)
     try:
-        if name is None:
-            return place.cell_contents
-        return place[name] if name in place else getattr(builtins, name)
-    except (AttributeError, ValueError):
-        raise NotStraight from None
+        return place.cell_contents if name is None else getattr(place, name)
+    except ValueError:
+        return _MISSING
 
 
 def _is_usable(value: Any) -> bool:
     """Return whether a function may refer to a value."""
-    if value is np or type(value) is np.ufunc:
+    if value is np:
         return True
+    if type(value) is np.ufunc:
+        # Those of objects call functions of Python's.
+        return not all("O" in types for types in value.types)
     if type(value) is np.ndarray:
         return value.dtype.kind in "biufc"
     return look_up(_FUNCTIONS, value, False) or is_constant(value)

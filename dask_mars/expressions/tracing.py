@@ -8,6 +8,7 @@ are errors and warnings.
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
@@ -20,16 +21,16 @@ import numpy as np
 
 from dask_mars.expressions import functions
 from dask_mars.expressions.evaluate import SMALL, Joinable, Pending, RegionFunction
-from dask_mars.expressions.planning import DTYPES
-from dask_mars.expressions.recording import Trace, assigned, copied
+from dask_mars.expressions.recording import Trace, assigned, copied, is_known
 from dask_mars.expressions.rewrite import with_expressions
 from dask_mars.expressions.straight_code import NotStraight, StraightCode, is_constant
 from dask_mars.graph.chunks import Constant, Operand, Step
 
-#: Maximum number of recordings of a function, of steps in one, and of failures of a program.
+#: Maximum number of recordings of a function, and of failures of a program.
 _MOST_TRACES = 16
-_MOST_STEPS = 200
 _MOST_FAILURES = 2
+#: Warnings that NumPy would attribute to lines here are errors: `warnings` raises for such a registry.
+__warningregistry__ = 0
 
 
 def traced(function: FunctionType) -> Any:
@@ -46,8 +47,8 @@ class Traced(Joinable):
     def __init__(self, function: FunctionType, code: StraightCode) -> None:
         self.__name__ = function.__name__
         self._function = function
-        self._code = code
-        self._programs: dict[Hashable, _Program | None] = {}
+        # What the function refers to and the programs for it change together, for threads.
+        self._recorded: tuple[StraightCode, dict[Hashable, _Program | None]] = code, {}
         self._traces_left = _MOST_TRACES
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
@@ -67,29 +68,35 @@ class Traced(Joinable):
         """Return the program for some arguments, or None."""
         size, types = 0, list[Hashable]()
         for value in [*args, *keywords.values()]:
-            if type(value) is np.ndarray and value.dtype.char in DTYPES and value.dtype.isnative:
+            if type(value) is np.ndarray and is_known(value.dtype):
                 size = max(size, value.size)
-                types.append((value.dtype, value.shape, value.strides))
+                types.append((value.dtype.char, value.shape, value.strides))
             elif is_constant(value):
-                # Equal numbers, such as 1 and True, or 0.0 and -0.0, may have other results.
-                types.append((type(value), repr(value)))
+                # Equal numbers, such as 1 and True, 0.0 and -0.0, or NaN and -NaN, may have other results.
+                types.append(pickle.dumps(value))
             else:
                 return None
         if size < SMALL:
             return None
+        code, programs = self._recorded
+        if not code.holds():
+            if not self._traces_left:
+                return None
+            try:
+                code, programs = self._recorded = StraightCode(self._function), {}
+            except NotStraight:
+                self._traces_left = 0
+                return None
         key = (*types, *keywords)
-        if key not in self._programs or not all(each.holds() for each in self._code.references):
+        if key not in programs:
             if not self._traces_left:
                 return None
             self._traces_left -= 1
-            if not all(each.holds() for each in self._code.references):
-                self._programs.clear()
-                self._code = StraightCode(self._function)
-            self._programs[key] = _trace(self._code, args, keywords)
-            if not any(self._programs.values()):
+            programs[key] = _trace(code, args, keywords)
+            if not any(programs.values()):
                 # Recording takes as long as the function's own loops.
                 self._traces_left = min(self._traces_left, _MOST_FAILURES)
-        return self._programs[key]
+        return programs[key]
 
 
 class _Program:
@@ -188,7 +195,8 @@ def _arrays(args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Any]:
 def _trace(code: StraightCode, args: tuple[Any, ...], keywords: dict[str, Any]) -> _Program | None:
     """Record what a function does with such arguments; return None if its program would gain nothing."""
     trace = Trace()
-    with suppress(Exception), np.errstate(all="ignore"):
+    # Errors in what it calculates with numbers alone are no steps, and their warnings would be lost.
+    with suppress(Exception), np.errstate(all="raise"):
         given = [trace.input(value) if type(value) is np.ndarray else value for value in args]
         named = {
             name: trace.input(value) if type(value) is np.ndarray else value for name, value in keywords.items()

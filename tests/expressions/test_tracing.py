@@ -268,7 +268,7 @@ def test_functions_that_calculate_run_as_programs() -> None:
         fast = traced(function)  # type: ignore[arg-type]
         with np.errstate(all="ignore"):
             fast(_square)
-        assert list(map(bool, fast._programs.values())) == [True], function.__name__
+        assert list(map(bool, fast._recorded[1].values())) == [True], function.__name__
 
 
 def test_functions_with_effects_are_not_traced() -> None:
@@ -308,7 +308,7 @@ def test_functions_with_many_combinations_of_arguments_are_called() -> None:
     fast = traced(scaled)
     for factor in range(100):
         assert fast(_square, factor)[0, 0] == _square[0, 0] * factor + 1
-    assert len(fast._programs) < 50
+    assert len(fast._recorded[1]) < 50
 
 
 def test_long_functions_are_not_read() -> None:
