@@ -33,22 +33,14 @@ _MOST_FAILURES = 2
 __warningregistry__ = 0
 
 
-def traced(function: FunctionType) -> Any:
-    """Return a function of the user's as one that runs as a program, if it only calculates; itself otherwise."""
-    try:
-        return Traced(function, StraightCode(function))
-    except NotStraight:
-        return function
-
-
 class Traced(Joinable):
-    """A function of the user's that runs as a program where that gives the same."""
+    """A function of the user's that runs as a program if it only calculates and its arrays are large."""
 
-    def __init__(self, function: FunctionType, code: StraightCode) -> None:
+    def __init__(self, function: FunctionType) -> None:
         self.__name__ = function.__name__
         self._function = function
         # What the function refers to and the programs for it change together, for threads.
-        self._recorded: tuple[StraightCode, dict[Hashable, _Program | None]] = code, {}
+        self._recorded: tuple[StraightCode | None, dict[Hashable, _Program | None]] = None, {}
         self._traces_left = _MOST_TRACES
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
@@ -66,26 +58,28 @@ class Traced(Joinable):
 
     def _program(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> _Program | None:
         """Return the program for some arguments, or None."""
-        size, types = 0, list[Hashable]()
+        if not self._traces_left and not self._recorded[1]:
+            return None
+        # Most calls have small arguments; reading the code of such a function would take longer than they do.
+        if not any(map(_is_large, args)) and not any(map(_is_large, keywords.values())):
+            return None
+        types: list[Hashable] = []
         for value in [*args, *keywords.values()]:
             if type(value) is np.ndarray and is_known(value.dtype):
-                size = max(size, value.size)
                 types.append((value.dtype.char, value.shape, value.strides))
             elif is_constant(value):
                 # Equal numbers, such as 1 and True, 0.0 and -0.0, or NaN and -NaN, may have other results.
                 types.append(pickle.dumps(value))
             else:
                 return None
-        if size < SMALL:
-            return None
         code, programs = self._recorded
-        if not code.holds():
+        if code is None or not code.holds():
             if not self._traces_left:
                 return None
             try:
                 code, programs = self._recorded = StraightCode(self._function), {}
             except NotStraight:
-                self._traces_left = 0
+                self._recorded, self._traces_left = (None, {}), 0
                 return None
         key = (*types, *keywords)
         if key not in programs:
@@ -97,6 +91,10 @@ class Traced(Joinable):
                 # Recording takes as long as the function's own loops.
                 self._traces_left = min(self._traces_left, _MOST_FAILURES)
         return programs[key]
+
+
+def _is_large(value: Any) -> bool:
+    return type(value) is np.ndarray and value.size >= SMALL
 
 
 class _Program:

@@ -34,7 +34,8 @@ def made_fast(operand: Operand) -> Operand:
     sums = partial(grouped_sums, reductions=reductions)
     of_frames = native_reads, number_keys, partition_numbers
     operand = with_substitutes(text_keys(joined_reads(operand)), direct_zarr, sums, running_sums, *of_frames)
-    operand = with_substitutes(operand, _traced)
+    if "dask.array" in sys.modules:
+        operand = with_substitutes(operand, _traced)
     # A single step gains nothing, except Dask's partial moments, random numbers and histograms.
     if len(operand.steps) < 2:
         function = operand.functions[0]
@@ -54,13 +55,12 @@ def _is_elementwise(function: Any) -> bool:
 
 
 def _traced(function: Any) -> Any:
-    """Return a function of the user's that only calculates as one that runs as a program, others as they are."""
+    """Return a function of the user's as one that runs as a program if it only calculates."""
     if type(function) is not FunctionType:
         return function
     module = function.__globals__.get("__name__")
     if type(module) is str and module.partition(".")[0] in _LIBRARIES:
         return function
-    # As above.
-    from dask_mars.expressions.tracing import traced
+    from dask_mars.expressions.tracing import Traced
 
-    return traced(function)
+    return Traced(function)

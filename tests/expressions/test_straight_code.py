@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dask_mars.expressions.tracing import Traced, traced
+from dask_mars.expressions.tracing import Traced
 
 _square = np.random.default_rng(0).random((200, 200))
 _small_integers = (_square * 255).astype("u1")
@@ -37,7 +37,7 @@ def _called(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def _assert_same(function: Any, *args: Any, fast: Any = None) -> None:
-    fast = fast or traced(function)
+    fast = fast or Traced(function)
     for _ in range(2):
         assert _called(fast, *args) == _called(function, *args)
 
@@ -109,7 +109,7 @@ def _other(block: Any, factor: Any = 2, *, shift: Any = 1) -> Any:
 
 def test_a_function_may_be_assigned_to() -> None:
     function: Any = _changed_default
-    fast = traced(function)
+    fast = Traced(function)
     _assert_same(function, _square, fast=fast)
     function.__defaults__ = (5,)
     _assert_same(function, _square, fast=fast)
@@ -123,7 +123,7 @@ def test_a_function_may_be_assigned_to() -> None:
 def test_what_a_name_refers_to_may_become_anything(value: Any) -> None:
     names: dict[str, Any] = {"factor": 2.5}
     function = FunctionType((lambda block: block * factor + 1).__code__, names)  # type: ignore[name-defined]  # noqa: F821
-    fast = traced(function)
+    fast = Traced(function)
     assert type(fast) is Traced
     _assert_same(function, _square, fast=fast)
     if value == "missing":
@@ -141,7 +141,7 @@ def test_names_of_numpy_may_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None
         _calls.append(1)
         return roll(block, shift + 1)
 
-    fast = traced(function)
+    fast = Traced(function)
     _assert_same(function, _square, fast=fast)
     monkeypatch.setattr(np, "roll", rolled)
     _assert_same(function, _square, fast=fast)
@@ -154,7 +154,7 @@ def test_arrays_that_a_function_refers_to_may_get_another_shape() -> None:
     def function(block: Any) -> Any:
         return block * array.shape[0] + block
 
-    fast = traced(function)
+    fast = Traced(function)
     _assert_same(function, _square, fast=fast)
     array.resize((5, 8), refcheck=False)
     _assert_same(function, _square, fast=fast)
@@ -165,12 +165,12 @@ def test_arguments_that_look_the_same_may_differ(values: Any) -> None:
     def function(block: Any, value: Any) -> Any:
         return block * 2 + (value if value == value != (1, 2) else np.multiply(value, 1.0))
 
-    fast = traced(function)
+    fast = Traced(function)
     for value in values:
         _assert_same(partial(function, value=value), _square, fast=partial(fast, value=value))
 
 
 def test_integers_of_two_names() -> None:
-    fast = traced(lambda b: b * 2 + 1)
+    fast = Traced(lambda b: b * 2 + 1)
     for char in "lqlq":
         assert fast(_large_integers.astype(char)).dtype.char == char

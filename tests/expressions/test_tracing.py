@@ -17,7 +17,7 @@ import pytest
 import dask_mars
 from dask_mars.expressions.evaluate import RegionFunction
 from dask_mars.expressions.straight_code import NotStraight, StraightCode
-from dask_mars.expressions.tracing import Traced, traced
+from dask_mars.expressions.tracing import Traced
 from dask_mars.graph.chunks import Operand, Step
 from dask_mars.worker.fast_operands import made_fast
 from tests.conftest import shared
@@ -235,7 +235,7 @@ ARRAYS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("array", ARRAYS)
 def test_the_results_effects_and_warnings_are_the_functions(array: str) -> None:
     for function in CALCULATING + OTHERS:
-        fast = traced(function)  # type: ignore[arg-type]
+        fast = Traced(function)  # type: ignore[arg-type]
         for _ in range(2):
             expected, found = (_called(each, ARRAYS[array]()) for each in (function, fast))
             assert found == expected, function.__name__
@@ -265,7 +265,7 @@ def _shown(value: Any) -> Any:
 
 def test_functions_that_calculate_run_as_programs() -> None:
     for function in CALCULATING:
-        fast = traced(function)  # type: ignore[arg-type]
+        fast = Traced(function)  # type: ignore[arg-type]
         with np.errstate(all="ignore"):
             fast(_square)
         assert list(map(bool, fast._recorded[1].values())) == [True], function.__name__
@@ -273,7 +273,8 @@ def test_functions_that_calculate_run_as_programs() -> None:
 
 def test_functions_with_effects_are_not_traced() -> None:
     for function in [_counts, _by_type, _handles]:
-        assert traced(function) is function  # type: ignore[arg-type]
+        with pytest.raises(NotStraight):
+            StraightCode(function)  # type: ignore[arg-type]
 
 
 def test_values_that_a_function_refers_to_may_change() -> None:
@@ -282,7 +283,7 @@ def test_values_that_a_function_refers_to_may_change() -> None:
     def shifted(block: Any) -> Any:
         return block * 2 + offset
 
-    fast = traced(shifted)
+    fast = Traced(shifted)
     assert type(fast) is Traced
     assert fast(_square)[0, 0] == _square[0, 0] * 2 + 1
     offset = 5
@@ -293,7 +294,7 @@ def test_arguments_other_than_arrays_choose_the_program() -> None:
     def scaled(block: Any, factor: Any, shift: Any = 0) -> Any:
         return block * factor + shift
 
-    fast = traced(scaled)
+    fast = Traced(scaled)
     for factor, shift in [(1, 0), (1.0, 0), (True, 0), (0.0, 1), (-0.0, 1), (np.float32(3), 1), (None, 1)]:
         for array in (_square, ARRAYS["integers"]()):
             calls = [partial(each, factor=factor, shift=shift) for each in (scaled, fast)]
@@ -305,7 +306,7 @@ def test_functions_with_many_combinations_of_arguments_are_called() -> None:
     def scaled(block: Any, factor: int) -> Any:
         return block * factor + 1
 
-    fast = traced(scaled)
+    fast = Traced(scaled)
     for factor in range(100):
         assert fast(_square, factor)[0, 0] == _square[0, 0] * factor + 1
     assert len(fast._recorded[1]) < 50
