@@ -44,9 +44,11 @@ class Pending:
 
 def transposed(value: Any, axes: Any) -> Any:
     """Return `numpy.transpose` of a value; a pending one stays pending where that changes nothing."""
-    if not isinstance(value, Pending):
-        return np.transpose(value, axes)
-    return value if tuple(axes) == tuple(range(value.ndim)) else np.transpose(value.array(), axes)
+    if isinstance(value, Pending):
+        are_plain = type(axes) in (tuple, list) and all(type(axis) is int for axis in axes)
+        if are_plain and list(axes) == list(range(value.ndim)):
+            return value
+    return np.transpose(_computed(value), axes)
 
 
 class Joinable:

@@ -29,7 +29,6 @@ def with_expressions(operand: Operand, reductions: bool = True) -> Operand:
     kinds = [_kind(what) for what in known]
     regions = find_regions(operand, kinds)
     replaced = _block_steps(operand, reductions)
-    replaced.update(_pending_steps(operand, regions))
     sources = _sources(kinds)
     if sources:
         lazy = _lazy_sources(operand, sources, regions, replaced)
@@ -44,6 +43,8 @@ def with_expressions(operand: Operand, reductions: bool = True) -> Operand:
         ]
         for index in sources:
             replaced[index] = draws.lazy_random_chunk if index in lazy else draws.random_chunk
+    # Such functions take no random numbers that are not drawn.
+    replaced.update(_pending_steps(operand, regions))
     if not regions and not replaced:
         return operand
     return _Rewriter(operand, known, regions, replaced).operand()
@@ -124,13 +125,19 @@ def _pending_steps(operand: Operand, regions: list[Region]) -> dict[int, Callabl
         if not isinstance(function, Joinable):
             continue
         last, read, lazy = index, readers.get(index, []), {index: function.lazily}
-        if len(read) == 1 and operand.functions[operand.steps[read[0]].function] is np.transpose:
+        if len(read) == 1 and _is_transposition(operand, operand.steps[read[0]], before + index):
             # `apply_gufunc` transposes all results, most of them to the same axes.
             last = read[0]
             read, lazy[last] = readers.get(last, []), transposed
         if any(set(read) <= set(region.steps) and before + last in region.inputs for region in regions):
             found.update(lazy)
     return found
+
+
+def _is_transposition(operand: Operand, step: Step, slot: int) -> bool:
+    """Return whether a step transposes the array in a slot to given axes."""
+    is_known = len(step.slots) == 2 and step.slots[0] == slot != step.slots[1] and step.keywords in ((), ("axes",))
+    return is_known and operand.functions[step.function] is np.transpose
 
 
 def _block_steps(operand: Operand, reductions: bool) -> dict[int, Callable[..., Any]]:

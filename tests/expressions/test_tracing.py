@@ -402,6 +402,10 @@ def in_threads() -> Iterator[Any]:
         yield runtime.get
 
 
+def _random_like(x: Any) -> Any:
+    return da.random.default_rng(1).random(x.shape, chunks=x.chunks)
+
+
 @pytest.mark.parametrize(
     "program",
     [
@@ -410,6 +414,10 @@ def in_threads() -> Iterator[Any]:
         lambda x: x.map_overlap(_mean_of_neighbours, depth=1, boundary="reflect"),
         lambda x: da.apply_gufunc(_distance, "(),()->()", x, x[0], output_dtypes=float).max(axis=1),
         lambda x: x.map_blocks(_clipped, dtype=float).min(),
+        lambda x: x[:250, :250].rechunk(-1).map_blocks(_doubled).map_blocks(np.transpose).sum(axis=1),
+        lambda x: x[:250, :250].rechunk(-1).map_blocks(_doubled).map_blocks(np.transpose, axes=None).max(axis=0),
+        lambda x: _random_like(x).map_blocks(_doubled).sum(axis=1),
+        lambda x: (_random_like(x) * 2 + _random_like(x).map_blocks(_doubled)).mean(axis=0),
     ],
 )
 def test_collections_compute_what_threads_compute(in_threads: Any, program: Callable[[Any], Any]) -> None:
