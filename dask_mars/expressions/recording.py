@@ -201,6 +201,9 @@ class StandIn(NDArrayOperatorsMixin):
 
     def astype(self, dtype: Any) -> StandIn:
         """Record a cast."""
+        if self.dtype.kind == "c" and np.dtype(dtype).kind not in "bc":
+            # It warns, also of a number's.
+            raise _Untraceable
         return self._trace.elementwise(astype, (self, np.dtype(dtype)), ("astype_dtype",))
 
     def __len__(self) -> int:
@@ -282,8 +285,8 @@ def is_known(dtype: np.dtype[Any]) -> bool:
 
 def _has_operators(*values: Any) -> bool:
     """Return whether operators of such numbers differ from ufuncs: they warn of overflows, or round otherwise."""
-    *numbers, result = [np.result_type(value).kind for value in values]
-    return result in "iuc" or "c" in numbers
+    *numbers, result = [np.result_type(value) for value in values]
+    return result.kind in "iuc" or any(number.char in "egFDG" for number in numbers)
 
 
 def _array(argument: Any) -> Any:

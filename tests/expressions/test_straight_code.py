@@ -64,6 +64,7 @@ def _adds_to_array_without_axes(block: Any) -> Any:
         (lambda b: (b * 2 + 1).astype("a8"), _square),
         (lambda b: np.cumsum(b, dtype="f8") * 2 + 1, _complex),
         (lambda b: b.cumsum(None, "f8") * 2 + 1, _complex),
+        (lambda b: b.mean().astype("f8") + np.abs(b) * 2, _complex),
         (lambda b: np.full_like(b, 1j) * b + 1, _square),
         (lambda b: b / b.std(axis=0, correction=500) + 1, _square),
         # Operators of numbers warn where ufuncs do not, or round otherwise.
@@ -71,6 +72,7 @@ def _adds_to_array_without_axes(block: Any) -> Any:
         (lambda b: b * 2 + -b.max(), _small_integers),
         (lambda b: b * 1.5 + b.max() * 10, _large_integers),
         (lambda b: b * 2 + b.mean() * b.max() / (b.min() + 3j), _complex),
+        (lambda b: b / 2 + b.max() % 0.1, np.full((200, 200), 65504, "f2")),
         # Numbers, and arrays without axes.
         (_sets_number, _square),
         (_adds_to_array_without_axes, _square),
