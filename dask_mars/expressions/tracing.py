@@ -9,6 +9,7 @@ are errors and warnings.
 from __future__ import annotations
 
 import pickle
+import sys
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
@@ -58,7 +59,8 @@ class Traced(Joinable):
 
     def _program(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> _Program | None:
         """Return the program for some arguments, or None."""
-        if not self._traces_left and not self._recorded[1]:
+        # A debugger would show stand-ins, and stop once for many chunks.
+        if sys.gettrace() is not None or (not self._traces_left and not self._recorded[1]):
             return None
         # Most calls have small arguments; reading the code of such a function would take longer than they do.
         if not any(map(_is_large, args)) and not any(map(_is_large, keywords.values())):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -300,6 +301,22 @@ def test_arguments_other_than_arrays_choose_the_program() -> None:
             calls = [partial(each, factor=factor, shift=shift) for each in (scaled, fast)]
             expected, found = (_called(call, array) for call in calls)
             assert found == expected
+
+
+def test_a_debugger_sees_the_function_itself() -> None:
+    seen: list[type] = []
+
+    def trace(frame: Any, *_: Any) -> None:
+        if frame.f_code is _doubled.__code__:
+            seen.append(type(frame.f_locals["block"]))
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        Traced(_doubled)(_square)  # type: ignore[arg-type]
+    finally:
+        sys.settrace(before)
+    assert seen == [np.ndarray]
 
 
 def test_functions_with_many_combinations_of_arguments_are_called() -> None:
