@@ -42,7 +42,7 @@ _TYPES = frozenset({"bool_", "complex64", "complex128", "float16", "float32", "f
 }
 #: Names of arrays' attributes, and of NumPy's numbers, that a function may use.
 _ATTRIBUTES = frozenset({"astype", "dtype", "e", "inf", "nan", "ndim", "newaxis", "pi", "shape", "size"})
-#: The values of NumPy's names at import. Programs may put functions of theirs in place of NumPy's.
+#: NumPy's own functions and types by name. Programs may put others in their place.
 _OWN = {
     name: value
     for name, value in vars(np).items()
@@ -117,15 +117,18 @@ class StraightCode:
         if not all(id(each.value) in self._inner or _is_usable(each.value) for each in self._own):
             raise NotStraight
         #: All that it and the functions that it calls refer to, and consist of.
-        self._references = [*self._own, *_definition(function), *_of_numpy(code)]
+        references = [*self._own, *_definition(function), *_of_numpy(code)]
         for inner in self._inner.values():
-            self._references += inner._references
+            references += inner._references
+        self._references: list[Reference] = list(
+            {(id(each.place), each.name): each for each in references}.values()
+        )
         if not self.holds():
             raise NotStraight
 
     def holds(self) -> bool:
         """Return whether the function is the same, and all names refer to the same values."""
-        return all(each.holds() for each in self._references)
+        return all(map(Reference.holds, self._references))
 
     def with_arrays(self, wrap: Callable[[np.ndarray], Any]) -> FunctionType:
         """Return a copy of the function that refers to something else in place of each array."""
