@@ -187,13 +187,14 @@ UNARY(complex64_complex128, struct complex64, struct complex128,
     UNARY(type##_square, type, type, value *value)                                                                   \
     UNARY(type##_negative, type, type, -value)
 
-/* Multiplying by the inverse of a power of two gives the same bits and flags in a quarter of the time. */
-#define DIVIDE(type, most)                                                                                           \
+/* Multiplying by the inverse of a power of two gives the same bits and flags in a quarter of the time. The inverses
+   of exponents up to the limit are normal numbers. */
+#define DIVIDE(type, limit)                                                                                          \
     static int type##_divide(PARAMETERS)                                                                             \
     {                                                                                                                \
         type divisor = dimensions[0] ? *(const type *)data[1] : 0, inverse;                                          \
         int exponent;                                                                                                \
-        if (strides[1] || fabs(frexp(divisor, &exponent)) != 0.5 || abs(exponent) > most)                            \
+        if (strides[1] || fabs(frexp(divisor, &exponent)) != 0.5 || abs(exponent) > limit)                           \
             return type##_quotient(NULL, data, dimensions, strides, NULL);                                           \
         inverse = 1 / divisor;                                                                                       \
         char *const scaled[] = {data[0], (char *)&inverse, data[2]};                                                 \

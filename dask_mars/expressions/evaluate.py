@@ -28,17 +28,29 @@ _NUMBERS = frozenset({bool, int, float, complex})
 
 
 class Pending:
-    """A result that the region that reads it may compute together with its own steps."""
+    """A result that is not computed yet; the region that reads it may compute it with its own steps."""
 
     #: Number of dimensions.
     ndim: int
 
-    def joined(self, region: RegionFunction, values: tuple[Any, ...]) -> Any:
-        """Return the region's outputs for such values; None if the result has to be computed before."""
+    def compute_within(self, region: RegionFunction, values: tuple[Any, ...]) -> Any:
+        """Return the outputs of a region that reads the result; None if the result has to be computed first."""
         raise NotImplementedError
 
     def array(self) -> Any:
         """Compute the result."""
+        raise NotImplementedError
+
+
+class Joinable:
+    """A function that can also be called for a pending result."""
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        """Return the result."""
+        raise NotImplementedError
+
+    def lazily(self, *args: Any, **keywords: Any) -> Any:
+        """Return the result, or a pending one."""
         raise NotImplementedError
 
 
@@ -49,18 +61,6 @@ def transposed(value: Any, axes: Any) -> Any:
         if are_plain and list(axes) == list(range(value.ndim)):
             return value
     return np.transpose(_computed(value), axes)
-
-
-class Joinable:
-    """A function whose result may be pending."""
-
-    def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """Return the result."""
-        raise NotImplementedError
-
-    def lazily(self, *args: Any, **keywords: Any) -> Any:
-        """Return the result, or a pending one."""
-        raise NotImplementedError
 
 
 class RegionFunction:
@@ -82,13 +82,13 @@ class RegionFunction:
         self.outputs = outputs
         self._parameters = _parameters(program, known)
         self._plans: dict[Hashable, EvaluationPlan | None] = {}
-        #: Programs that also compute pending results.
+        #: Programs that compute pending inputs and then the outputs, by the programs of the inputs.
         self.joined: dict[Hashable, Any] = {}
-        #: Whether it raises `Unsupported` where its steps would run one after the other on large arrays.
+        #: Whether to raise `Unsupported` for large arrays instead of running the steps one after the other.
         self.is_strict = False
 
     def write_into(self, array: np.ndarray, index: Any, *values: Any) -> Any:
-        """Compute the only output into a part of an array, which is returned."""
+        """Write the only output into a part of an array, and return the array."""
         part = array[index]
         result = self._call(values, part)
         if result is not part:
@@ -105,7 +105,7 @@ class RegionFunction:
             if type(value) in _ARRAYS:
                 size = max(size, value.size)
             elif isinstance(value, Pending):
-                results = value.joined(self, values)
+                results = value.compute_within(self, values)
                 return results if results is not None else self._call(tuple(map(_computed, values)))
         if size >= SMALL:
             try:

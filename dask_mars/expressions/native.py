@@ -150,7 +150,6 @@ class NativePlan:
         into: np.ndarray[Any, Any] | None = None,
     ) -> tuple[dict[int, Any], dict[int, Any]] | None:
         """Compute the written arrays and the totals of reductions, by slot; return None if NumPy has to do it."""
-        # If there is an array to write into, it is for the only result.
         written: dict[int, Any] = {}
         totals: dict[int, Any] = {}
         arrays = []
@@ -161,6 +160,7 @@ class NativePlan:
             elif type(kind) is _Made:
                 arrays.append(sources[kind.slot])
             elif type(kind) is _Written:
+                # Callers that give an array have a single result.
                 written[kind.slot] = np.empty(self._shape, kind.dtype, self._order) if into is None else into
                 arrays.append(written[kind.slot])
             elif type(kind) is _Total:

@@ -234,7 +234,7 @@ class EvaluationPlan:
         raise Unsupported
 
     def run(self, inputs: tuple[Any, ...], into: np.ndarray | None = None) -> Any:
-        """Return the outputs, a single one perhaps in a given array; None if NumPy has to compute them."""
+        """Return the outputs, a single one in `into` if given; None if NumPy has to compute them."""
         errors = {kind: how if how == "ignore" else "raise" for kind, how in np.geterr().items()}
         with np.errstate(**errors):  # type: ignore[arg-type]
             results = self._run(inputs, errors, into)
@@ -243,8 +243,8 @@ class EvaluationPlan:
     def fits(self, array: np.ndarray) -> bool:
         """Return whether the only output can be written into an array."""
         (slot,) = self.outputs
-        same = array.shape == self.shape == self.shapes[slot] and array.dtype == self.types[slot]
-        return same and slot in self.bound and type(self.kernel) is NativePlan
+        matches = array.shape == self.shape == self.shapes[slot] and array.dtype == self.types[slot]
+        return matches and slot in self.bound and type(self.kernel) is NativePlan
 
     def _run(
         self, inputs: tuple[Any, ...], errors: dict[str, str], into: np.ndarray | None
@@ -259,8 +259,9 @@ class EvaluationPlan:
             bound = self.bound[slot]
             values[slot] = bound.compute(arguments, partial(np.empty, self.shapes[slot], bound.dtype, order))
         sources = {slot: inputs[slot].source() for slot in self.draws}
-        where = () if into is None else (into,)
-        done = self.kernel.run(values, errors, sources, *where)
+        # Only native plans take an array to write into, and `fits` refuses others.
+        target = () if into is None else (into,)
+        done = self.kernel.run(values, errors, sources, *target)
         if done is None:
             return None
         results, totals = done
@@ -295,7 +296,7 @@ def _axes(axis: Any, dimensions: int) -> tuple[int, ...]:
 
 
 def in_c_order(array: Any, with_repeated: bool = True) -> bool:
-    """Return whether strides decrease in C order, those along which numbers are repeated included or not."""
+    """Return whether strides decrease in C order, with or without axes that repeat numbers."""
     axes = zip(array.strides, array.shape, strict=True)
     strides = [abs(stride) for stride, length in axes if length > 1 and (stride or with_repeated)]
     return all(outer >= inner for outer, inner in itertools.pairwise(strides))

@@ -1,4 +1,4 @@
-"""Records what a function does with its arrays: stand-ins that it is called with, as in JAX, and the steps."""
+"""Records the steps of a function that is called with stand-ins for its arrays, as in JAX."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from dask_mars.expressions.planning import DTYPES, in_c_order
 from dask_mars.expressions.straight_code import MAKING, VIEWING, is_constant
 from dask_mars.graph.chunks import Operand, Step
 
-#: Maximum number of steps.
+#: Maximum number of steps of a function.
 _MOST_STEPS = 200
-#: Warnings that NumPy would attribute to lines here are errors: `warnings` raises for such a registry.
+#: `warnings.warn` raises if this is not a dict, so that a warning of NumPy's ends the recording or the run.
 __warningregistry__ = 0
 
 
 class _Untraceable(Exception):
-    """Something that cannot be recorded."""
+    """The function does something that a program cannot repeat exactly."""
 
 
 class _Recorded(NamedTuple):
-    """A step, whose arguments are inputs, literals or results of steps, by number."""
+    """A recorded step."""
 
     function: Any
+    #: For each argument: "input", "literal" or "step", and its number.
     arguments: list[tuple[str, int]]
     keywords: tuple[str, ...]
 
@@ -55,25 +56,25 @@ class Trace:
         return StandIn(self, ("literal", len(self.literals) - 1), array, False)
 
     def step(
-        self, function: Any, arguments: Sequence[Any], result: Any, is_made: bool, keywords: tuple[str, ...] = ()
+        self, function: Any, arguments: Sequence[Any], result: Any, is_new: bool, keywords: tuple[str, ...] = ()
     ) -> StandIn:
-        """Record a step with a result of this shape and dtype."""
+        """Record a step; only shape and dtype of the result matter."""
         is_array = type(result) is np.ndarray or issubclass(type(result), np.generic)
         if not is_array or not is_known(result.dtype) or len(self._steps) == _MOST_STEPS:
             raise _Untraceable
         if type(result) is np.ndarray:
             _ordered(result)
         self._steps.append(_Recorded(function, [self._place(argument) for argument in arguments], keywords))
-        return StandIn(self, ("step", len(self._steps) - 1), result, is_made)
+        return StandIn(self, ("step", len(self._steps) - 1), result, is_new)
 
     def elementwise(self, function: Any, arguments: Sequence[Any], keywords: tuple[str, ...] = ()) -> StandIn:
         """Record a step that works element by element; raise `Unsupported` if it is not known as one."""
         arrays = [_array(argument) for argument in arguments]
         if not any(map(np.ndim, arrays)):
-            # Regions leave single numbers to NumPy; a partial function is none that they know.
+            # Regions leave numbers to NumPy: they do not recognise the function within `partial`.
             with np.errstate(all="ignore"):
                 result = function(*arrays)
-            if type(function) is np.ufunc and _has_operators(*arrays, result):
+            if type(function) is np.ufunc and _operators_differ(*arrays, result):
                 raise _Untraceable
             return self.step(partial(function), arguments, result, True)
         known = functions.elementwise(function, keywords)
@@ -84,7 +85,7 @@ class Trace:
         return self.step(function, arguments, np.broadcast_to(np.ones((), dtype), shape), True, keywords)
 
     def operand(self, result: Any) -> Operand | None:
-        """Return the steps that compute a result, or None if there are others."""
+        """Return an operand that computes the result, or None if the result is not that of all steps."""
         if type(result) is tuple and all(type(each) is StandIn for each in result):
             result = self.step(_packed, result, result[0].array, False)
         if type(result) is not StandIn or result.place != ("step", len(self._steps) - 1):
@@ -92,7 +93,7 @@ class Trace:
         used = {result.place}
         for number, step in reversed(list(enumerate(self._steps))):
             if ("step", number) not in used:
-                # What the result does not need may still warn.
+                # Steps that the result does not need may still warn.
                 return None
             used.update(step.arguments)
         before = len(self._inputs) + len(self.literals)
@@ -105,6 +106,7 @@ class Trace:
         return Operand("traced", called, tuple(steps), len(self._inputs), len(self.literals))
 
     def _place(self, argument: Any) -> tuple[str, int]:
+        """Return the place of a stand-in, or of a constant, which becomes a literal."""
         if type(argument) is StandIn:
             argument.is_read = True
             return argument.place
@@ -115,20 +117,21 @@ class Trace:
 
 
 class StandIn(NDArrayOperatorsMixin):
-    """A stand-in for an array, or for a number of NumPy's, that records what is done with it."""
+    """Stands for an array or a NumPy scalar, and records the operations on it."""
 
-    def __init__(self, trace: Trace, place: tuple[str, int], array: Any, is_made: bool) -> None:
+    def __init__(self, trace: Trace, place: tuple[str, int], array: Any, is_new: bool) -> None:
         self._trace = trace
-        #: The input, literal or step that it stands for, by number.
+        #: The input, literal or step that it stands for: "input", "literal" or "step", and its number.
         self.place = place
-        #: An array of its shape and dtype.
+        #: An array or scalar of its shape and dtype. Elements of steps' results may be arbitrary.
         self.array = array
-        #: Whether it is a new array of the function's, whether a step reads it, and whether it has views.
-        self._is_made = is_made
+        #: Whether the function made the array, so that nothing else sees what it writes there.
+        self._is_new = is_new
+        #: Whether a step reads it, and whether it has views.
         self.is_read = False
         self._is_viewed = False
 
-    # What NumPy asks of other libraries' arrays.
+    # NumPy's protocols for arrays of other libraries.
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **keywords: Any) -> StandIn:
         """Record a call of a ufunc, which may write into an array of the function's."""
@@ -137,14 +140,14 @@ class StandIn(NDArrayOperatorsMixin):
             raise _Untraceable
         result = self._trace.elementwise(ufunc, inputs)
         if target is None or not isinstance(target.array, np.ndarray):
-            # Numbers do not change: `number += 1` is another one.
+            # Scalars are immutable: `number += 1` makes another.
             return result
         return target._replaced(result)  # type: ignore[no-any-return]
 
     def __array_function__(
         self, function: Any, types: Any, args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> Any:
-        """Record a call of a function of NumPy's."""
+        """Record a call of a NumPy function."""
         name = function.__name__
         if name not in MAKING | VIEWING or len(args) > 3:
             raise _Untraceable
@@ -154,13 +157,13 @@ class StandIn(NDArrayOperatorsMixin):
                     return self._trace.elementwise(function, args)
         elif any(type(argument) is StandIn for argument in args[1:]):
             raise _Untraceable
-        return self._called(partial(function, **keywords), args, keywords, name in MAKING)
+        return self._record_call(partial(function, **keywords), args, keywords, name in MAKING)
 
     def __array__(self, *args: Any, **keywords: Any) -> Any:
-        """Refuse to be an array, whose elements nothing would record."""
+        """Refuse a conversion to an array, on which operations would not be recorded."""
         raise _Untraceable
 
-    # What an array does.
+    # Methods and attributes of arrays.
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -195,14 +198,14 @@ class StandIn(NDArrayOperatorsMixin):
         if not all(map(is_constant, args)) or len(args) > 2:
             raise _Untraceable
         if name == "copy" and not args and not keywords:
-            return self._called(copied, (self,), {}, True)
+            return self._record_call(copied, (self,), {}, True)
         called = operator.methodcaller(name, *args, **keywords)
-        return self._called(called, (self,), {**keywords, "args": args}, name in MAKING)
+        return self._record_call(called, (self,), {**keywords, "args": args}, name in MAKING)
 
     def astype(self, dtype: Any) -> StandIn:
         """Record a cast."""
         if self.dtype.kind == "c" and np.dtype(dtype).kind not in "bc":
-            # It warns, also of a number's.
+            # Casts that drop imaginary parts warn.
             raise _Untraceable
         return self._trace.elementwise(astype, (self, np.dtype(dtype)), ("astype_dtype",))
 
@@ -236,43 +239,46 @@ class StandIn(NDArrayOperatorsMixin):
                 raise _Untraceable
             self._replaced(self._trace.elementwise(np.where, (index, value, self)))
             return
-        # The array itself changes: nothing may have read it before, nor read it now.
+        # The step writes into the array itself, so earlier steps must not have read it.
         number = _array(value)
         if not _is_basic(index) or self.is_read or (np.iscomplexobj(number) and self.dtype.kind != "c"):
             raise _Untraceable
         self._replaced(self._trace.step(assigned, (self, index, value), self.array, True))
 
-    def _called(self, function: Any, args: tuple[Any, ...], keywords: dict[str, Any], is_made: bool) -> StandIn:
-        """Record a call of NumPy's that a region does not know."""
+    def _record_call(
+        self, function: Any, args: tuple[Any, ...], keywords: dict[str, Any], is_new: bool
+    ) -> StandIn:
+        """Call a function that regions do not know, to find its result's shape and dtype, and record the call."""
         arrays = [argument.array for argument in args if type(argument) is StandIn]
         fewest = min([length for array in arrays for length in array.shape], default=1)
         degrees = keywords.get("ddof", 0)
         constants = [argument for argument in (*args, *keywords.values()) if type(argument) is not StandIn]
         if not all(map(is_constant, keywords.values())) or type(degrees) is not int or degrees >= fewest:
-            # Means of nothing warn.
+            # Means of no elements warn.
             raise _Untraceable
-        if any(map(np.iscomplexobj, [*arrays, *constants])) and not all(map(_is_place, constants)):
+        if any(map(np.iscomplexobj, [*arrays, *constants])) and not all(map(_is_axis_or_flag, constants)):
             # Casts of complex numbers may warn.
             raise _Untraceable
-        for argument in () if is_made else args:
+        for argument in () if is_new else args:
             if type(argument) is StandIn:
                 argument._is_viewed = True
         with np.errstate(all="ignore"):
             result = function(*map(_array, args))
-        return self._trace.step(function, args, result, is_made)
+        return self._trace.step(function, args, result, is_new)
 
     def _replaced(self, result: StandIn) -> StandIn:
-        """Become the result of a step that wrote into the array."""
-        # Arrays without dimensions would become numbers.
+        """Let the stand-in stand for the result of a step that wrote into its array."""
+        # Results of ufuncs without dimensions are scalars, not arrays.
         same = result.shape == self.shape != () and result.dtype == self.dtype
-        if not (same and self._is_made and not self._is_viewed):
+        if not (same and self._is_new and not self._is_viewed):
             raise _Untraceable
         self.place, self.is_read = result.place, False
         return self
 
 
 def _ordered(array: np.ndarray) -> np.ndarray:
-    """Return an array in C order; for other orders NumPy's results depend on which arrays are temporary."""
+    """Return the array, or raise if it is not in C order."""
+    # In other orders, the order of NumPy's results depends on which temporary arrays it reuses.
     if not in_c_order(array):
         raise _Untraceable
     return array
@@ -283,13 +289,14 @@ def is_known(dtype: np.dtype[Any]) -> bool:
     return dtype.char in DTYPES and dtype.isnative and dtype.metadata is None
 
 
-def _has_operators(*values: Any) -> bool:
-    """Return whether operators of such numbers differ from ufuncs: they warn of overflows, or round otherwise."""
+def _operators_differ(*values: Any) -> bool:
+    """Return whether operators of such scalars warn or round in another way than their ufuncs."""
     *numbers, result = [np.result_type(value) for value in values]
     return result.kind in "iuc" or any(number.char in "egFDG" for number in numbers)
 
 
 def _array(argument: Any) -> Any:
+    """Return the array that a stand-in stands for; other arguments unchanged."""
     return argument.array if type(argument) is StandIn else argument
 
 
@@ -301,7 +308,7 @@ def _type(array: Any) -> Any:
 
 
 def _is_basic(index: Any) -> bool:
-    """Return whether an index selects a view, or a single number."""
+    """Return whether an index has no arrays, lists or stand-ins, and so selects a view or a scalar."""
     if type(index) is tuple:
         return all(map(_is_basic, index))
     if type(index) is slice:
@@ -309,9 +316,11 @@ def _is_basic(index: Any) -> bool:
     return index is None or index is Ellipsis or type(index) is int
 
 
-def _is_place(value: Any) -> bool:
+def _is_axis_or_flag(value: Any) -> bool:
     """Return whether an argument can only be an axis, a shape or a flag."""
-    return all(map(_is_place, value)) if type(value) is tuple else value is None or type(value) in (int, bool)
+    if type(value) is tuple:
+        return all(map(_is_axis_or_flag, value))
+    return value is None or type(value) in (int, bool)
 
 
 def assigned(array: np.ndarray, index: Any, value: Any) -> np.ndarray:
@@ -326,4 +335,5 @@ def copied(array: np.ndarray) -> np.ndarray:
 
 
 def _packed(*results: Any) -> tuple[Any, ...]:
+    """Return several results as one step's."""
     return results

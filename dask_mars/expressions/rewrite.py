@@ -43,7 +43,7 @@ def with_expressions(operand: Operand, reductions: bool = True) -> Operand:
         ]
         for index in sources:
             replaced[index] = draws.lazy_random_chunk if index in lazy else draws.random_chunk
-    # Such functions take no random numbers that are not drawn.
+    # Only now, since these functions need arrays: a lazy source cannot be among their arguments.
     replaced.update(_pending_steps(operand, regions))
     if not regions and not replaced:
         return operand
@@ -113,7 +113,7 @@ def _lazy_sources(
 
 
 def _pending_steps(operand: Operand, regions: list[Region]) -> dict[int, Callable[..., Any]]:
-    """Return, for the steps whose results only one region reads, functions that leave these to the region."""
+    """Return, for joinable steps whose results a single region reads, functions for pending results."""
     before = operand.input_count + operand.literal_count
     readers: dict[int, list[int]] = {}
     for index, step in enumerate(operand.steps):
@@ -126,7 +126,7 @@ def _pending_steps(operand: Operand, regions: list[Region]) -> dict[int, Callabl
             continue
         last, read, lazy = index, readers.get(index, []), {index: function.lazily}
         if len(read) == 1 and _is_transposition(operand, operand.steps[read[0]], before + index):
-            # `apply_gufunc` transposes all results, most of them to the same axes.
+            # `apply_gufunc` transposes all results, though most axes stay in place.
             last = read[0]
             read, lazy[last] = readers.get(last, []), transposed
         if any(set(read) <= set(region.steps) and before + last in region.inputs for region in regions):
@@ -136,8 +136,8 @@ def _pending_steps(operand: Operand, regions: list[Region]) -> dict[int, Callabl
 
 def _is_transposition(operand: Operand, step: Step, slot: int) -> bool:
     """Return whether a step transposes the array in a slot to given axes."""
-    is_known = len(step.slots) == 2 and step.slots[0] == slot != step.slots[1] and step.keywords in ((), ("axes",))
-    return is_known and operand.functions[step.function] is np.transpose
+    has_axes = len(step.slots) == 2 and step.slots[0] == slot != step.slots[1] and step.keywords in ((), ("axes",))
+    return has_axes and operand.functions[step.function] is np.transpose
 
 
 def _block_steps(operand: Operand, reductions: bool) -> dict[int, Callable[..., Any]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import dis
+import inspect
 from collections.abc import Callable, Iterator
 from types import CellType, CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -16,10 +17,11 @@ import numpy as np
 
 from dask_mars.graph.callables import look_up
 
-#: Maximum size of the code in bytes, and maximum depth of calls.
+#: Maximum size of a function's bytecode, in bytes.
 _MOST_BYTES = 2000
+#: Maximum depth of calls of functions by functions.
 _DEPTH = 4
-#: Instructions that only calculate, by how their names begin, in Python 3.11 to 3.14.
+#: Prefixes of the names of instructions that only calculate, in Python 3.11 to 3.14.
 _CALCULATING = (
     ("BINARY_", "BUILD_SLICE", "BUILD_TUPLE", "CACHE", "CALL", "COMPARE_OP", "COPY", "END_FOR", "EXTENDED_ARG")
     + ("FOR_ITER", "GET_ITER", "JUMP_", "KW_NAMES", "LOAD_ATTR", "LOAD_CONST", "LOAD_DEREF", "LOAD_FAST")
@@ -27,32 +29,33 @@ _CALCULATING = (
     + ("PRECALL", "PUSH_NULL", "RESUME", "RETURN_CONST", "RETURN_VALUE", "STORE_FAST", "STORE_SLICE")
     + ("STORE_SUBSCR", "SWAP", "TO_BOOL", "UNARY_", "UNPACK_SEQUENCE")
 )
+#: Exceptions to these prefixes: calls with `*args`, and the interpreter's internal functions.
 _REFUSED = ("CALL_FUNCTION_EX", "CALL_INTRINSIC")
-#: Flags of code with `*args` or `**kwargs`, and of generators and coroutines.
-_REFUSED_FLAGS = 0x04 | 0x08 | 0x20 | 0x80 | 0x200
-#: Functions of NumPy that return a new array, or a number, and others that may return a view. The shape and dtype
-#: of a result depend only on those of the arguments.
+_VARIADIC = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+_SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+#: NumPy functions that return a new array or a number, whose shape and dtype do not depend on values of elements.
 MAKING = frozenset(
     {"all", "amax", "amin", "any", "clip", "copy", "cumprod", "cumsum", "empty_like", "full_like", "max", "mean"}
     | {"min", "ones_like", "prod", "roll", "std", "sum", "var", "where", "zeros_like"}
 )
+#: Others that may return a view of their argument.
 VIEWING = frozenset({"diff", "expand_dims", "flip", "reshape", "round", "squeeze"})
 _TYPES = frozenset({"bool_", "complex64", "complex128", "float16", "float32", "float64"}) | {
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
-#: Names of arrays' attributes, and of NumPy's numbers, that a function may use.
+#: Attributes of arrays and constants of NumPy that a function may use.
 _ATTRIBUTES = frozenset({"astype", "dtype", "e", "inf", "nan", "ndim", "newaxis", "pi", "shape", "size"})
 #: NumPy's own functions and types by name. Programs may put others in their place.
-_OWN = {
+_NUMPY = {
     name: value
     for name, value in vars(np).items()
     if type(value) is np.ufunc
     or name in _TYPES | _ATTRIBUTES
     or (name in MAKING | VIEWING and type(value).__name__ == "_ArrayFunctionDispatcher")
 }
-#: Names of NumPy's module and arrays that a function may use.
-_NAMES = _ATTRIBUTES.union(_OWN)
-#: Functions and classes that a function may refer to.
+#: Names after a dot that a function may use.
+_NAMES = _ATTRIBUTES.union(_NUMPY)
+#: Functions and classes that a function may refer to, besides ufuncs.
 _FUNCTIONS = dict.fromkeys(
     [
         abs,
@@ -73,25 +76,27 @@ _FUNCTIONS = dict.fromkeys(
     True,
 )
 _PLAIN = frozenset({type(None), type(Ellipsis), bool, int, float, complex, str})
-#: NumPy's classes of numbers; classes derived from them may do anything.
+#: NumPy's scalar types. Subclasses are left out, since their operators may do anything.
 _NUMBERS = frozenset([np.dtype(char).type for char in "?bhilqBHILQefdgFDG"])
 _MISSING = object()
 
 
 class Reference(NamedTuple):
-    """A value that a function refers to by a name, or that a function is made of."""
+    """A value that a function depends on, and where it was found."""
 
-    #: A namespace or function and the name there, or the cell of a variable of an enclosing function.
+    #: A namespace, a function, or the cell of a variable of an enclosing function.
     place: Any
+    #: The key in the namespace or the function's attribute; None for a cell.
     name: str | None
     value: Any
-    #: Shape, dtype and strides of an array, all of which may be assigned.
+    #: Shape, dtype and strides of an array, which may change in place; None for other values.
     layout: Any
 
     def holds(self) -> bool:
         """Return whether the name still refers to the value."""
         value = self.value
-        return _found(self.place, self.name) is value and (self.layout is None or _layout(value) == self.layout)
+        is_same = _current_value(self.place, self.name) is value
+        return is_same and (self.layout is None or _layout(value) == self.layout)
 
 
 class StraightCode:
@@ -99,8 +104,9 @@ class StraightCode:
 
     def __init__(self, function: FunctionType, depth: int = _DEPTH) -> None:
         code = function.__code__
-        is_short = depth and len(code.co_code) <= _MOST_BYTES
-        if not is_short or code.co_flags & _REFUSED_FLAGS or code.co_exceptiontable:
+        if not depth or len(code.co_code) > _MOST_BYTES:
+            raise NotStraight
+        if code.co_flags & (_VARIADIC | _SUSPENDABLE) or code.co_exceptiontable:
             raise NotStraight
         if type(function.__globals__) is not dict or getattr(function, "__builtins__", None) is not vars(builtins):
             raise NotStraight
@@ -108,21 +114,24 @@ class StraightCode:
         if not all(map(is_constant, defaults)):
             raise NotStraight
         self._function = function
-        self._own = list(_references(function))
+        #: References to globals and to variables of enclosing functions.
+        self._names = list(_references(function))
+        #: The functions among their values, by id.
         self._inner = {
             id(each.value): StraightCode(each.value, depth - 1)
-            for each in self._own
+            for each in self._names
             if type(each.value) is FunctionType
         }
-        if not all(id(each.value) in self._inner or _is_usable(each.value) for each in self._own):
+        if not all(id(each.value) in self._inner or _is_usable(each.value) for each in self._names):
             raise NotStraight
-        #: All that it and the functions that it calls refer to, and consist of.
-        references = [*self._own, *_definition(function), *_of_numpy(code)]
+        references = [*self._names, *_definition(function), *_of_numpy(code)]
         for inner in self._inner.values():
             references += inner._references
+        #: All references of the function and of those that it calls.
         self._references: list[Reference] = list(
             {(id(each.place), each.name): each for each in references}.values()
         )
+        # The program may have replaced a name of NumPy's before.
         if not self.holds():
             raise NotStraight
 
@@ -131,9 +140,10 @@ class StraightCode:
         return all(map(Reference.holds, self._references))
 
     def with_arrays(self, wrap: Callable[[np.ndarray], Any]) -> FunctionType:
-        """Return a copy of the function that refers to something else in place of each array."""
+        """Return a copy of the function that refers to `wrap(array)` in place of each array."""
+        # By name for globals, by id for cells.
         changed: dict[Any, Any] = {}
-        for place, name, value, _ in self._own:
+        for place, name, value, _ in self._names:
             if id(value) in self._inner:
                 value = self._inner[id(value)].with_arrays(wrap)
             elif type(value) is np.ndarray:
@@ -142,7 +152,7 @@ class StraightCode:
         function = self._function
         cells = tuple([CellType(changed[id(cell)]) for cell in function.__closure__ or ()])
         names = {name: value for name, value in changed.items() if type(name) is str}
-        # Warnings of its lines are errors: `warnings` raises for such a registry.
+        # `warnings.warn` raises if this is not a dict, so that a warning ends the recording.
         names["__warningregistry__"] = 0
         copied = FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells)
         copied.__kwdefaults__ = function.__kwdefaults__
@@ -154,7 +164,7 @@ class NotStraight(Exception):
 
 
 def is_constant(value: Any) -> bool:
-    """Return whether a value is plain data that nothing can change."""
+    """Return whether a value is immutable plain data."""
     kind = type(value)
     if kind is tuple:
         return all(map(is_constant, value))
@@ -165,6 +175,7 @@ def is_constant(value: Any) -> bool:
 
 
 def _references(function: FunctionType) -> Iterator[Reference]:
+    """Yield references to a function's globals and cells; raise `NotStraight` for other code."""
     code = function.__code__
     for instruction in dis.get_instructions(code):
         kind, argument = instruction.opname, instruction.argval
@@ -179,7 +190,7 @@ def _references(function: FunctionType) -> Iterator[Reference]:
 
 
 def _definition(function: FunctionType) -> Iterator[Reference]:
-    """Return references to what a function consists of."""
+    """Yield references to a function's code and defaults, which programs may assign."""
     for name in ("__code__", "__defaults__", "__kwdefaults__"):
         yield _reference(function, name)
     for name in function.__kwdefaults__ or ():
@@ -187,12 +198,12 @@ def _definition(function: FunctionType) -> Iterator[Reference]:
 
 
 def _of_numpy(code: CodeType) -> list[Reference]:
-    """Return references to what the names of attributes in a function's code stand for in NumPy."""
-    return [Reference(vars(np), name, _OWN[name], None) for name in code.co_names if name in _OWN]
+    """Return references to the values in NumPy of all names in a function's code."""
+    return [Reference(vars(np), name, _NUMPY[name], None) for name in code.co_names if name in _NUMPY]
 
 
 def _reference(place: Any, name: str | None) -> Reference:
-    value = _found(place, name)
+    value = _current_value(place, name)
     return Reference(place, name, value, _layout(value))
 
 
@@ -200,8 +211,8 @@ def _layout(value: Any) -> Any:
     return (value.shape, value.dtype, value.strides) if type(value) is np.ndarray else None
 
 
-def _found(place: Any, name: str | None) -> Any:
-    """Return what a name refers to, or a cell holds."""
+def _current_value(place: Any, name: str | None) -> Any:
+    """Return the value of a name in a place, or of a cell."""
     if type(place) is dict:
         return place[name] if name in place else getattr(builtins, str(name), _MISSING)
     try:
@@ -215,7 +226,7 @@ def _is_usable(value: Any) -> bool:
     if value is np:
         return True
     if type(value) is np.ufunc:
-        # Those of objects call functions of Python's.
+        # Ufuncs of objects alone, such as those of `numpy.frompyfunc`, call Python functions.
         return not all("O" in types for types in value.types)
     if type(value) is np.ndarray:
         return value.dtype.kind in "biufc"

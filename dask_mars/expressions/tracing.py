@@ -1,9 +1,9 @@
 """Functions of the user's as programs, whose chains of elementwise steps run block by block, without temporaries.
 
-The programs it serves: ``x.map_overlap(lambda b: b[2:] - 2 * b[1:-1] + b[:-2], depth=1)``, and `map_blocks` or
-`apply_ufunc` with a formula. A function is called once for each combination of shapes and dtypes, with stand-ins
-for its arrays that record what it does with them. What cannot be recorded is left to the function itself, and so
-are errors and warnings.
+Examples are ``x.map_overlap(lambda b: b[2:] - 2 * b[1:-1] + b[:-2], depth=1)``, and `map_blocks` or `apply_ufunc`
+with a formula. A function is called once for each combination of shapes and dtypes, with stand-ins for its arrays
+that record its steps. Functions that cannot be recorded are called as usual, and so are those that would raise or
+warn.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from dask_mars.expressions.rewrite import with_expressions
 from dask_mars.expressions.straight_code import NotStraight, StraightCode, is_constant
 from dask_mars.graph.chunks import Constant, Operand, Step
 
-#: Maximum number of recordings of a function, and of failures of a program.
+#: Maximum number of recordings of a function, and of joined programs of a region.
 _MOST_TRACES = 16
+#: Maximum number of failures of a program, and of recordings before the first that succeeds.
 _MOST_FAILURES = 2
-#: Warnings that NumPy would attribute to lines here are errors: `warnings` raises for such a registry.
+#: `warnings.warn` raises if this is not a dict, so that a warning of NumPy's ends the recording or the run.
 __warningregistry__ = 0
 
 
@@ -40,7 +41,7 @@ class Traced(Joinable):
     def __init__(self, function: FunctionType) -> None:
         self.__name__ = function.__name__
         self._function = function
-        # What the function refers to and the programs for it change together, for threads.
+        # The code and its programs. Threads replace both at once.
         self._recorded: tuple[StraightCode | None, dict[Hashable, _Program | None]] = None, {}
         self._traces_left = _MOST_TRACES
 
@@ -65,15 +66,9 @@ class Traced(Joinable):
         # Most calls have small arguments; reading the code of such a function would take longer than they do.
         if not any(map(_is_large, args)) and not any(map(_is_large, keywords.values())):
             return None
-        types: list[Hashable] = []
-        for value in [*args, *keywords.values()]:
-            if type(value) is np.ndarray and is_known(value.dtype):
-                types.append((value.dtype.char, value.shape, value.strides))
-            elif is_constant(value):
-                # Equal numbers, such as 1 and True, 0.0 and -0.0, or NaN and -NaN, may have other results.
-                types.append(pickle.dumps(value))
-            else:
-                return None
+        key = _key(args, keywords)
+        if key is None:
+            return None
         code, programs = self._recorded
         if code is None or not code.holds():
             if not self._traces_left:
@@ -83,14 +78,13 @@ class Traced(Joinable):
             except NotStraight:
                 self._recorded, self._traces_left = (None, {}), 0
                 return None
-        key = (*types, *keywords)
         if key not in programs:
             if not self._traces_left:
                 return None
             self._traces_left -= 1
             programs[key] = _trace(code, args, keywords)
             if not any(programs.values()):
-                # Recording takes as long as the function's own loops.
+                # A recording takes as long as a call, and more will hardly succeed.
                 self._traces_left = min(self._traces_left, _MOST_FAILURES)
         return programs[key]
 
@@ -99,20 +93,36 @@ def _is_large(value: Any) -> bool:
     return type(value) is np.ndarray and value.size >= SMALL
 
 
+def _key(args: tuple[Any, ...], keywords: dict[str, Any]) -> Hashable | None:
+    """Return the key of the program for some arguments, or None if no program takes such arguments."""
+    types: list[Hashable] = []
+    for value in [*args, *keywords.values()]:
+        if type(value) is np.ndarray and is_known(value.dtype):
+            types.append((value.dtype.char, value.shape, value.strides))
+        elif is_constant(value):
+            # Equal numbers, such as 1 and True, 0.0 and -0.0, or NaN and -NaN, may have other results.
+            types.append(pickle.dumps(value))
+        else:
+            return None
+    return (*types, *keywords)
+
+
 class _Program:
     """The program of a function for one combination of shapes and dtypes."""
 
     def __init__(self, operand: Operand, literals: tuple[Any, ...], reductions: bool, ndim: int = 0) -> None:
-        #: The steps as they were recorded, and the dimensions of a function's result.
+        #: The steps as they were recorded.
         self.operand = operand
+        #: Number of dimensions of the result of a function that may be pending.
         self.ndim = ndim
         self.literals = literals
         fast = with_expressions(operand, reductions)
         regions = [function for function in fast.functions if type(function) is RegionFunction]
         for region in regions:
             region.is_strict = True
-        #: Whether there are chains of elementwise steps, and whether the result is that of one.
+        #: Whether there are chains of elementwise steps, for which a program is faster.
         self.gains = bool(regions)
+        #: Whether the result is that of a chain, which the region that reads it can continue.
         last = operand.steps[-1]
         self.ends_in_chain = functions.elementwise(operand.functions[last.function], last.keywords) is not None
         self._fast = _assigning_directly(fast)
@@ -135,11 +145,15 @@ class _PendingResult(Pending):
     def __init__(self, program: _Program, arrays: list[Any], call: Callable[[], Any]) -> None:
         self.program = program
         self.arrays = arrays
-        self.array = call  # type: ignore[method-assign]
         self.ndim = program.ndim
+        self._call = call
 
-    def joined(self, region: RegionFunction, values: tuple[Any, ...]) -> Any:
-        """Return the region's outputs for such values; None if the result has to be computed before."""
+    def array(self) -> Any:
+        """Compute the result."""
+        return self._call()
+
+    def compute_within(self, region: RegionFunction, values: tuple[Any, ...]) -> Any:
+        """Return the outputs of a region that reads the result; None if the result has to be computed first."""
         programs = tuple([value.program if type(value) is _PendingResult else None for value in values])
         if programs not in region.joined:
             if len(region.joined) == _MOST_TRACES:
@@ -150,7 +164,7 @@ class _PendingResult(Pending):
 
 
 def _join(region: RegionFunction, programs: Sequence[_Program | None]) -> _Program:
-    """Return a program that computes the inputs of a region first, where they have programs."""
+    """Return a program that computes the inputs of a region that have programs, and then the region."""
     operands = [program.operand if program is not None else None for program in programs]
     inputs = sum([1 if operand is None else operand.input_count for operand in operands])
     literals = list(chain.from_iterable(program.literals for program in programs if program is not None))
@@ -158,7 +172,7 @@ def _join(region: RegionFunction, programs: Sequence[_Program | None]) -> _Progr
     steps: list[Step] = []
 
     def add(operand: Operand, slots: list[int]) -> list[int]:
-        """Add an operand's steps, whose first slots are given."""
+        """Add an operand's steps, given the slots of its inputs and literals; return all its slots."""
         slots = slots.copy()
         for step in operand.steps:
             slots.append(inputs + len(literals) + len(steps))
@@ -189,13 +203,14 @@ def _outputs(*results: Any) -> Any:
 
 
 def _arrays(args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Any]:
+    """Return the arrays among arguments, in the order in which `_trace` numbers the inputs."""
     return [value for value in [*args, *keywords.values()] if type(value) is np.ndarray]
 
 
 def _trace(code: StraightCode, args: tuple[Any, ...], keywords: dict[str, Any]) -> _Program | None:
-    """Record what a function does with such arguments; return None if its program would gain nothing."""
+    """Record a call of a function; return its program, or None if it has none that is faster."""
     trace = Trace()
-    # Errors in what it calculates with numbers alone are no steps, and their warnings would be lost.
+    # Operations on numbers alone are not recorded, so their warnings would be lost.
     with suppress(Exception), np.errstate(all="raise"):
         given = [trace.input(value) if type(value) is np.ndarray else value for value in args]
         named = {
@@ -204,14 +219,14 @@ def _trace(code: StraightCode, args: tuple[Any, ...], keywords: dict[str, Any]) 
         result = code.with_arrays(trace.literal)(*given, **named)
         operand = trace.operand(result)
         if operand is not None:
-            # Sums are added up in NumPy's order, as the function would.
+            # Regions without reductions: NumPy adds up sums, in the same order as in the function.
             program = _Program(operand, tuple(trace.literals), reductions=False, ndim=getattr(result, "ndim", 0))
             return program if program.gains else None
     return None
 
 
 def _assigning_directly(operand: Operand) -> Operand:
-    """Let regions write into the parts of arrays that are assigned; what these held before is not copied."""
+    """Return an operand whose regions write straight into assigned parts, which are not copied before."""
     before = operand.input_count + operand.literal_count
     readers = Counter(slot for step in operand.steps for slot in step.slots)
     called, steps = list(operand.functions), list(operand.steps)
@@ -230,13 +245,13 @@ def _assigning_directly(operand: Operand) -> Operand:
         computes = called[steps[source - before].function] if source >= before else None
         if type(computes) is RegionFunction and readers[source] == 1:
             replace(number, computes.write_into, (array, index, *steps[source - before].slots))
-            # It stays as a step that nothing needs.
+            # This placeholder keeps the slots of later steps.
             replace(source - before, Constant(None), ())
     return Operand(operand.name, tuple(called), tuple(steps), operand.input_count, operand.literal_count)
 
 
 def _copied_around(array: np.ndarray, index: Any) -> np.ndarray:
-    """Return a copy of an array without the elements of a part, which will be assigned."""
+    """Return a copy of an array in which a part that will be assigned is left empty."""
     parts = index if type(index) is tuple else (index,)
     ranges = [part.indices(n) for part, n in zip(parts, array.shape, strict=False) if type(part) is slice]
     if len(ranges) < len(parts) or any(step != 1 for *_, step in ranges):

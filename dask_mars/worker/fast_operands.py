@@ -24,7 +24,7 @@ from dask_mars.worker.zarr_chunks import direct_zarr
 
 #: Modules of functions that are rewritten even in operands of a single step.
 _WORTH_A_LOOK = frozenset({"dask.array.random", "dask.array.reductions", "dask.array.routines"})
-#: Packages whose functions are left as they are.
+#: Packages whose functions are not traced.
 _LIBRARIES = frozenset({"dask", "dask_array", "dask_mars", "flox", "numpy", "pandas", "scipy", "xarray"})
 
 
@@ -34,6 +34,7 @@ def made_fast(operand: Operand) -> Operand:
     sums = partial(grouped_sums, reductions=reductions)
     of_frames = native_reads, number_keys, partition_numbers
     operand = with_substitutes(text_keys(joined_reads(operand)), direct_zarr, sums, running_sums, *of_frames)
+    # Without it there are no arrays, and tracing would import it.
     if "dask.array" in sys.modules:
         operand = with_substitutes(operand, _traced)
     # A single step gains nothing, except Dask's partial moments, random numbers and histograms.
@@ -55,7 +56,7 @@ def _is_elementwise(function: Any) -> bool:
 
 
 def _traced(function: Any) -> Any:
-    """Return a function of the user's as one that runs as a program if it only calculates."""
+    """Return a function of the user's wrapped in `Traced`, and other functions unchanged."""
     if type(function) is not FunctionType:
         return function
     module = function.__globals__.get("__name__")
