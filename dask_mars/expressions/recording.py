@@ -165,6 +165,9 @@ class StandIn(NDArrayOperatorsMixin):
 
     # Methods and attributes of arrays.
 
+    def __repr__(self) -> str:
+        raise _Untraceable
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Return the array's shape."""

@@ -23,11 +23,13 @@ _MOST_BYTES = 2000
 _DEPTH = 4
 #: Prefixes of the names of instructions that only calculate, in Python 3.11 to 3.14.
 _CALCULATING = (
-    ("BINARY_", "BUILD_SLICE", "BUILD_TUPLE", "CACHE", "CALL", "COMPARE_OP", "COPY", "END_FOR", "EXTENDED_ARG")
-    + ("FOR_ITER", "GET_ITER", "JUMP_", "KW_NAMES", "LOAD_ATTR", "LOAD_CONST", "LOAD_DEREF", "LOAD_FAST")
-    + ("LOAD_GLOBAL", "LOAD_METHOD", "LOAD_SMALL_INT", "NOP", "NOT_TAKEN", "POP_ITER", "POP_JUMP_", "POP_TOP")
-    + ("PRECALL", "PUSH_NULL", "RESUME", "RETURN_CONST", "RETURN_VALUE", "STORE_FAST", "STORE_SLICE")
-    + ("STORE_SUBSCR", "SWAP", "TO_BOOL", "UNARY_", "UNPACK_SEQUENCE")
+    ("BINARY_", "BUILD_SLICE", "BUILD_STRING", "BUILD_TUPLE", "CACHE", "CALL", "COMPARE_OP", "CONTAINS_OP")
+    + ("CONVERT_VALUE", "COPY", "DELETE_FAST", "END_FOR", "EXTENDED_ARG", "FORMAT_", "FOR_ITER", "GET_ITER")
+    + ("JUMP_", "KW_NAMES", "LOAD_ASSERTION_ERROR", "LOAD_ATTR", "LOAD_COMMON_CONSTANT", "LOAD_CONST")
+    + ("LOAD_DEREF", "LOAD_FAST", "LOAD_GLOBAL", "LOAD_METHOD", "LOAD_SMALL_INT", "NOP", "NOT_TAKEN")
+    + ("POP_ITER", "POP_JUMP_", "POP_TOP", "PRECALL", "PUSH_NULL", "RAISE_VARARGS", "RESUME", "RETURN_CONST")
+    + ("RETURN_VALUE", "STORE_FAST", "STORE_SLICE", "STORE_SUBSCR", "SWAP", "TO_BOOL", "UNARY_")
+    + ("UNPACK_SEQUENCE",)
 )
 #: Exceptions to these prefixes: calls with `*args`, and the interpreter's internal functions.
 _REFUSED = ("CALL_FUNCTION_EX", "CALL_INTRINSIC")
@@ -44,7 +46,7 @@ _TYPES = frozenset({"bool_", "complex64", "complex128", "float16", "float32", "f
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
 #: Attributes of arrays and constants of NumPy that a function may use.
-_ATTRIBUTES = frozenset({"astype", "dtype", "e", "inf", "nan", "ndim", "newaxis", "pi", "shape", "size"})
+_ATTRIBUTES = frozenset({"astype", "dtype", "e", "inf", "kind", "nan", "ndim", "newaxis", "pi", "shape", "size"})
 #: NumPy's own functions and types by name. Programs may put others in their place.
 _NUMPY = {
     name: value
@@ -57,22 +59,9 @@ _NUMPY = {
 _NAMES = _ATTRIBUTES.union(_NUMPY)
 #: Functions and classes that a function may refer to, besides ufuncs.
 _FUNCTIONS = dict.fromkeys(
-    [
-        abs,
-        bool,
-        complex,
-        enumerate,
-        float,
-        int,
-        len,
-        max,
-        min,
-        pow,
-        range,
-        slice,
-        zip,
-        *(getattr(np, name) for name in MAKING | VIEWING | _TYPES),
-    ],
+    [abs, bool, complex, enumerate, float, int, len, max, min, pow, range, slice, zip]
+    + [IndexError, NotImplementedError, RuntimeError, TypeError, ValueError]
+    + [getattr(np, name) for name in MAKING | VIEWING | _TYPES],
     True,
 )
 _PLAIN = frozenset({type(None), type(Ellipsis), bool, int, float, complex, str})
