@@ -61,6 +61,9 @@ _REASONS = {
         "test_access_count_subset_column_compute": _SIDE_EFFECT,
         "test_data_access": _SIDE_EFFECT,
     },
+    "dask-ml": {
+        "test_cache_cv": _SIDE_EFFECT,
+    },
     "flox": {
         "test_reindex_sparse": _SIDE_EFFECT,
     },
