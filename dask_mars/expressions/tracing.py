@@ -27,8 +27,10 @@ from dask_mars.expressions.rewrite import with_expressions
 from dask_mars.expressions.straight_code import NotStraight, StraightCode, is_constant
 from dask_mars.graph.chunks import Constant, Operand, Step
 
-#: Maximum number of recordings of a function, and of joined programs of a region.
+#: Maximum number of recordings of a function between two runs of programs that exist.
 _MOST_TRACES = 16
+#: Number of a function's programs with which it is not recorded again, and of a region's joined programs.
+_MOST_PROGRAMS = 256
 #: Maximum number of failures of a program, and of recordings before the first that succeeds.
 _MOST_FAILURES = 2
 #: `warnings.warn` raises if this is not a dict, so that a warning of NumPy's ends the recording or the run.
@@ -86,6 +88,9 @@ class Traced(Joinable):
             if not any(programs.values()):
                 # A recording takes as long as a call, and more will hardly succeed.
                 self._traces_left = min(self._traces_left, _MOST_FAILURES)
+        elif programs[key] is not None and len(programs) < _MOST_PROGRAMS:
+            # Chunks at edges have shapes of their own, 26 in three dimensions.
+            self._traces_left = min(self._traces_left + 1, _MOST_TRACES)
         return programs[key]
 
 
@@ -156,7 +161,7 @@ class _PendingResult(Pending):
         """Return the outputs of a region that reads the result; None if the result has to be computed first."""
         programs = tuple([value.program if type(value) is _PendingResult else None for value in values])
         if programs not in region.joined:
-            if len(region.joined) == _MOST_TRACES:
+            if len(region.joined) == _MOST_PROGRAMS:
                 return None
             region.joined[programs] = _join(region, programs)
         given = [value.arrays if type(value) is _PendingResult else [value] for value in values]

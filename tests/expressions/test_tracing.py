@@ -344,6 +344,14 @@ def test_functions_with_many_combinations_of_arguments_are_called() -> None:
     assert len(fast._recorded[1]) < 50
 
 
+def test_programs_that_run_again_allow_more_recordings() -> None:
+    fast = Traced(_doubled)  # type: ignore[arg-type]
+    for rows in range(170, 200):
+        for _ in range(2):
+            assert np.array_equal(fast(_square[:rows]), _doubled(_square[:rows]))
+    assert len(fast._recorded[1]) == 30
+
+
 def test_functions_may_assert() -> None:
     # Not in this module's own code, whose assertions pytest rewrites.
     namespace: dict[str, Any] = {}
