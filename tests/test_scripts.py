@@ -305,7 +305,10 @@ def test_cells_of_a_notebook_that_redefine_what_they_use(scripts: Any) -> None:
     pytest.importorskip("IPython")
     program = textwrap.dedent(
         """
+        import os
         from IPython.core.interactiveshell import InteractiveShell
+        # IPython warns of another environment's.
+        os.environ.pop("VIRTUAL_ENV", None)
         cells = [
             "import dask, dask_mars",
             "class Point:\\n    def __init__(self, x): self.x = x",
