@@ -111,6 +111,22 @@ def trend(series: Any) -> Any:
     return np.polyfit(np.arange(len(series)), series, 2)
 
 
+def vapour_pressure(celsius: Any) -> Any:
+    """Return the pressure of saturated water vapour in hPa, after Magnus."""
+    return 6.112 * np.exp(17.62 * celsius / (243.12 + celsius))
+
+
+def edges(image: Any) -> Any:
+    """Return Sobel's gradient of a block with its halo."""
+    across = image[:-2, 2:] + 2 * image[1:-1, 2:] + image[2:, 2:]
+    across -= image[:-2, :-2] + 2 * image[1:-1, :-2] + image[2:, :-2]
+    down = image[2:, :-2] + 2 * image[2:, 1:-1] + image[2:, 2:]
+    down -= image[:-2, :-2] + 2 * image[:-2, 1:-1] + image[:-2, 2:]
+    found = np.zeros_like(image)
+    found[1:-1, 1:-1] = np.sqrt(across * across + down * down)
+    return found
+
+
 def add_one(block: Any) -> Any:
     """Return a block plus one."""
     return block + 1
@@ -176,6 +192,23 @@ def _image(directory: Path) -> Compute:
     return image.map_overlap(sharpen, depth=12, boundary="reflect").compute  # type: ignore[no-any-return]
 
 
+def _formula(directory: Path) -> Compute:
+    import xarray
+
+    values = np.random.default_rng(0).random((6_000, 6_000)) * 30
+    celsius: Any = xarray.DataArray(values, dims=("time", "cell")).chunk(1_500)
+    return (
+        xarray.apply_ufunc(vapour_pressure, celsius, dask="parallelized", output_dtypes=["f8"])
+        .mean("time")
+        .compute
+    )
+
+
+def _edges(directory: Path) -> Compute:
+    image = da.from_array(np.random.default_rng(0).random((6_000, 6_000)), chunks=1_500)
+    return image.map_overlap(edges, depth=1, boundary="nearest").mean().compute  # type: ignore[no-any-return]
+
+
 #: The programs by name: each makes its data, and returns what is timed.
 SCRIPTS: dict[str, Callable[[Path], Compute]] = {
     "gamma": _gamma,
@@ -184,6 +217,8 @@ SCRIPTS: dict[str, Callable[[Path], Compute]] = {
     "monte-carlo": _monte_carlo,
     "image": _image,
     "polyfit": _polyfit,
+    "formula": _formula,
+    "edges": _edges,
 }
 
 
