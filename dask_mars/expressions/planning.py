@@ -243,8 +243,10 @@ class EvaluationPlan:
     def fits(self, array: np.ndarray) -> bool:
         """Return whether the only output can be written into an array."""
         (slot,) = self.outputs
-        matches = array.shape == self.shape == self.shapes[slot] and array.dtype == self.types[slot]
-        return matches and slot in self.bound and type(self.kernel) is NativePlan
+        same = array.shape == self.shape == self.shapes[slot] and array.dtype == self.types[slot]
+        # NumPy's loops may take a negative stride of their result for a positive one: NumPy never passes any.
+        in_rows = same and array.strides[-1] == array.itemsize and min(array.strides) > 0
+        return in_rows and slot in self.bound and type(self.kernel) is NativePlan
 
     def _run(
         self, inputs: tuple[Any, ...], errors: dict[str, str], into: np.ndarray | None
