@@ -14,7 +14,7 @@ import numpy as np
 
 from dask_mars.expressions.draws import Draw
 from dask_mars.expressions.functions import Elementwise, Reduction, Unsupported
-from dask_mars.expressions.planning import DTYPES, EvaluationPlan
+from dask_mars.expressions.planning import DTYPES, EvaluationPlan, is_supported
 from dask_mars.graph.chunks import Operand
 
 #: Size in elements below which arrays fit the cache as they are.
@@ -143,7 +143,7 @@ class RegionFunction:
     def _type_of(self, slot: int, value: Any) -> Hashable:
         kind = type(value)
         if kind is np.ndarray:
-            if value.dtype.char not in DTYPES or not value.dtype.isnative:
+            if not is_supported(value.dtype):
                 raise Unsupported
             return value.dtype, value.shape, value.strides
         if kind is Draw:

@@ -63,7 +63,7 @@ class EvaluationPlan:
         self.types: dict[int, Any] = {}
         self.shapes: dict[int, tuple[int, ...]] = {}
         for slot, value in enumerate(values):
-            self.types[slot] = _type(value)
+            self.types[slot] = argument_type(value)
             self.shapes[slot] = value.shape if isinstance(value, (np.ndarray, Draw)) else ()
         #: For each elementwise step: its function for these types, and the slots of its arguments.
         self.bound: dict[int, Bound] = {}
@@ -132,7 +132,7 @@ class EvaluationPlan:
             types = [self.types[source] for source in step.slots]
             given = [values[source] if source < self.count else None for source in step.slots]
             bound = what.bind(types, given)
-            if bound.dtype.char not in DTYPES or not bound.dtype.isnative:
+            if not is_supported(bound.dtype):
                 raise Unsupported
             self.bound[slot] = bound
             self.slots[slot] = tuple([step.slots[position] for position in bound.arguments])
@@ -235,7 +235,7 @@ class EvaluationPlan:
 
     def run(self, inputs: tuple[Any, ...], into: np.ndarray | None = None) -> Any:
         """Return the outputs, a single one in `into` if given; None if NumPy has to compute them."""
-        errors = {kind: how if how == "ignore" else "raise" for kind, how in np.geterr().items()}
+        errors = raised_errors()
         with np.errstate(**errors):  # type: ignore[arg-type]
             results = self._run(inputs, errors, into)
         return results[0] if results is not None and len(results) == 1 else results
@@ -277,7 +277,18 @@ class EvaluationPlan:
         return tuple([results[slot] for slot in self.outputs])
 
 
-def _type(value: Any) -> Any:
+def is_supported(dtype: np.dtype[Any]) -> bool:
+    """Return whether regions support a dtype."""
+    return dtype.char in DTYPES and dtype.isnative
+
+
+def raised_errors() -> dict[str, str]:
+    """Return arguments for `numpy.errstate` that raise the floating point errors that are not ignored."""
+    return {kind: how if how == "ignore" else "raise" for kind, how in np.geterr().items()}
+
+
+def argument_type(value: Any) -> Any:
+    """Return the dtype of an array or a scalar, or the type of a Python number."""
     if isinstance(value, (np.ndarray, np.generic, Draw)):
         return value.dtype
     # NumPy treats Python's bool as its own; Python's other numbers take the dtype of their partner.

@@ -14,7 +14,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from dask_mars.dask_api.arrays import astype
 from dask_mars.expressions import functions
 from dask_mars.expressions.functions import Unsupported
-from dask_mars.expressions.planning import DTYPES, in_c_order
+from dask_mars.expressions.planning import argument_type, in_c_order, is_supported
 from dask_mars.expressions.straight_code import MAKING, VIEWING, is_constant
 from dask_mars.graph.chunks import Operand, Step
 
@@ -80,7 +80,7 @@ class Trace:
         known = functions.elementwise(function, keywords)
         if known is None:
             raise Unsupported
-        dtype = known.bind([_type(array) for array in arrays], arrays).dtype
+        dtype = known.bind(list(map(argument_type, arrays)), arrays).dtype
         shape = np.broadcast_shapes(*map(np.shape, arrays))
         return self.step(function, arguments, np.broadcast_to(np.ones((), dtype), shape), True, keywords)
 
@@ -288,8 +288,8 @@ def _ordered(array: np.ndarray) -> np.ndarray:
 
 
 def is_known(dtype: np.dtype[Any]) -> bool:
-    """Return whether regions support a dtype."""
-    return dtype.char in DTYPES and dtype.isnative and dtype.metadata is None
+    """Return whether regions support a dtype, and their results have all of it."""
+    return is_supported(dtype) and dtype.metadata is None
 
 
 def _operators_differ(*values: Any) -> bool:
@@ -301,13 +301,6 @@ def _operators_differ(*values: Any) -> bool:
 def _array(argument: Any) -> Any:
     """Return the array that a stand-in stands for; other arguments unchanged."""
     return argument.array if type(argument) is StandIn else argument
-
-
-def _type(array: Any) -> Any:
-    """Return an argument's dtype, or the type of a Python number."""
-    if isinstance(array, (np.ndarray, np.generic)):
-        return array.dtype
-    return np.dtype(bool) if type(array) is bool else type(array)
 
 
 def _is_basic(index: Any) -> bool:

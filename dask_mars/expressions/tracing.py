@@ -22,6 +22,7 @@ import numpy as np
 
 from dask_mars.expressions import functions
 from dask_mars.expressions.evaluate import SMALL, Joinable, Pending, RegionFunction
+from dask_mars.expressions.planning import raised_errors
 from dask_mars.expressions.recording import Trace, assigned, copied, is_known
 from dask_mars.expressions.rewrite import with_expressions
 from dask_mars.expressions.straight_code import NotStraight, StraightCode, is_constant
@@ -137,8 +138,7 @@ class _Program:
         """Return the result, or None if the function itself has to be called, for example to warn."""
         if self._failures > _MOST_FAILURES:
             return None
-        errors = {kind: how if how == "ignore" else "raise" for kind, how in np.geterr().items()}
-        with suppress(Exception), np.errstate(**errors):  # type: ignore[arg-type]
+        with suppress(Exception), np.errstate(**raised_errors()):  # type: ignore[arg-type]
             return self._fast.run(arrays, self.literals)
         self._failures += 1
         return None

@@ -31,18 +31,8 @@ _REFUSED_NAMES = frozenset(
 #: Instructions, functions and methods that write into arrays.
 _WRITING_NAMES = frozenset(
     {"STORE_SUBSCR", "STORE_SLICE", "DELETE_SUBSCR", "at", "byteswap", "copyto", "fill", "fill_diagonal"}
-    | {
-        "itemset",
-        "partition",
-        "place",
-        "put",
-        "put_along_axis",
-        "putmask",
-        "resize",
-        "setfield",
-        "shuffle",
-        "sort",
-    }
+    | {"itemset", "partition", "place", "put", "put_along_axis", "putmask", "resize", "setfield", "shuffle"}
+    | {"sort"}
 )
 _MUTABLE = frozenset({list, dict, set, bytearray})
 _JUMPS = frozenset([*dis.hasjrel, *dis.hasjabs])

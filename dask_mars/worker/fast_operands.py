@@ -32,11 +32,11 @@ def made_fast(operand: Operand) -> Operand:
     """Replace functions by faster substitutes, and chains of elementwise steps as the configuration says."""
     reductions = dask.config.get("dask-mars.expressions.reductions", True)
     sums = partial(grouped_sums, reductions=reductions)
-    of_frames = native_reads, number_keys, partition_numbers
-    operand = with_substitutes(text_keys(joined_reads(operand)), direct_zarr, sums, running_sums, *of_frames)
+    others = [native_reads, number_keys, partition_numbers]
     # Without it there are no arrays, and tracing would import it.
     if "dask.array" in sys.modules:
-        operand = with_substitutes(operand, _traced)
+        others.append(_traced)
+    operand = with_substitutes(text_keys(joined_reads(operand)), direct_zarr, sums, running_sums, *others)
     # A single step gains nothing, except Dask's partial moments, random numbers and histograms.
     if len(operand.steps) < 2:
         function = operand.functions[0]

@@ -193,7 +193,7 @@ def test_what_others_programs_take_is_no_work() -> None:
 
 def test_what_is_left_takes_as_long_as_what_is_done_now() -> None:
     decides, run = begun(1000)
-    # What is read is there at once; what is made of it takes half a second each.
+    # What is read is there at once; each chunk computed from it takes half a second.
     decides.note_finished(run, 900)
     decides.note([run], 0.3)
     assert not decides.is_worth_joining([run], 0.3)

@@ -129,7 +129,7 @@ def test_a_stage_that_is_needed_stays(kind):
         return
     z = y.rechunk((40, 2))
     graph = in_place(z, y if kind == "wanted" else y.sum())
-    # It is made once, and what is made of it, too.
+    # Both layers are computed once.
     assert len({graph.keys[chunk][0] for chunk in range(len(graph)) if "merge" in graph.layer_of(chunk)}) == 2
 
 
