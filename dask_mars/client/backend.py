@@ -12,7 +12,8 @@ import dask
 from dask_mars import config
 from dask_mars.client.at_once import compute_at_once, is_small
 from dask_mars.client.callbacks import CallbackObserver, CountingObserver, as_tasks, only_count, without_values
-from dask_mars.client.computation import FRAMES_LIMIT_BYTES, GraphComputation
+from dask_mars.client.computation import GraphComputation
+from dask_mars.client.lending import Limits
 from dask_mars.client.records import Record, Records
 from dask_mars.client.request import Options, Request
 from dask_mars.client.tracking import EngineSource
@@ -232,9 +233,17 @@ class EngineBackend(GraphBackend):
         if left.computes:
             saver = None if work.session is None else work.session.saver
             computation = GraphComputation(
-                engine, graph, work.observer, workers, options.retries, rerun, note=record.note, saver=saver
+                engine,
+                graph,
+                work.observer,
+                workers,
+                options.retries,
+                rerun,
+                work.request.persist,
+                note=record.note,
+                saver=saver,
             )
-            values = computation.results(work.request.persist, started)
+            values = computation.results(started)
         else:
             values = _known_values(left)
         return _values_of(work.graph, graph, values)
@@ -246,4 +255,4 @@ class EngineBackend(GraphBackend):
         is_special = request.persist or request.record is not None or request.options.retries or settings.retries
         if is_watched or is_special or not engine.lends:
             return False
-        return is_small(work.graph, with_frames=settings.memory_limit >= FRAMES_LIMIT_BYTES)
+        return is_small(work.graph, with_frames=Limits.of(settings).allow_frames)

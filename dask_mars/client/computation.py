@@ -27,7 +27,7 @@ from dask_mars.client.assembling import (
     is_xarrays_assembly,
 )
 from dask_mars.client.callbacks import Observer
-from dask_mars.client.lending import Lent, lent_chunks
+from dask_mars.client.lending import FRAMES_LIMIT_BYTES, Lent, Limits, lent_chunks
 from dask_mars.client.local_tasks import raised_by, run_chunk
 from dask_mars.engine import graph_run as client_messages
 from dask_mars.engine.engine import Engine
@@ -51,10 +51,6 @@ from dask_mars.store.store import bytes_to_store
 _LIVENESS_S = 2.0
 #: Longest wait, after the end of a computation, for busy workers to close its files, in seconds.
 _RELEASE_S = 2.0
-#: Divisor of a worker's share of the memory limit: threads compute no larger chunks.
-_CHUNK_SHARE = 16
-#: Smallest memory limit for frames in threads, in bytes. Frames declare no sizes, so there must be ample room.
-FRAMES_LIMIT_BYTES = 1 << 33
 
 
 def run_graph(
@@ -67,9 +63,11 @@ def run_graph(
 ) -> dict[int, Any]:
     """Compute a chunk graph, and leave the outputs in the store."""
     # Return each output's reference in the store, or its value if it is small.
-    computation = GraphComputation(engine, graph, observer, retries=retries, defers=True, saver=saver)
+    computation = GraphComputation(
+        engine, graph, observer, retries=retries, persists=True, defers=True, saver=saver
+    )
     begun = None if started is None else lambda run: started(run.id)
-    return computation.results(persist=True, started=begun)
+    return computation.results(begun)
 
 
 class GraphComputation:
@@ -83,6 +81,7 @@ class GraphComputation:
         num_workers: int | None = None,
         retries: int | None = None,
         rerun_locally: bool = False,
+        persists: bool = False,
         defers: bool = False,
         note: Callable[[str, str], None] | None = None,
         saver: Saver | None = None,
@@ -94,7 +93,7 @@ class GraphComputation:
         self._defers = defers
         self._graph = graph
         self._observer = observer
-        self._rerun_locally = rerun_locally
+        self._rerun_locally, self._persists = rerun_locally, persists
         #: Names of the library modules that its tasks need.
         self._modules: Collection[str] = ()
         #: Why threads may not compute it, in words; empty if they may, or the engine wants none.
@@ -131,8 +130,7 @@ class GraphComputation:
             self._why_processes = self._find_why_processes(bool(unrepeatable))
         is_library_code = are_threads_wanted and not self._why_processes
         if copied_bytes and not (is_library_code or unrepeatable) and engine.lends and not self._defers:
-            most_bytes, frames = self._most_chunk_bytes, engine.settings.memory_limit >= FRAMES_LIMIT_BYTES
-            self._lent = lent_chunks(graph, copied_bytes, most_bytes, frames)
+            self._lent = lent_chunks(graph, copied_bytes, Limits.of(engine.settings), self._persists)
             in_client |= self._lent.chunks
             # Other chunks read in place, and need no measurement of the memory that is left for copies.
             read = {at for chunk, sources in enumerate(graph.inputs) if chunk not in in_client for at in sources}
@@ -162,7 +160,7 @@ class GraphComputation:
 
     def _find_why_processes(self, is_unrepeatable: bool) -> str:
         """Return why threads of this process may not compute the graph; empty if they may."""
-        graph, limit_bytes = self._graph, self._engine.settings.memory_limit
+        graph, limits = self._graph, Limits.of(self._engine.settings)
         if is_unrepeatable:
             # A failure in a thread repeats chunks that have begun.
             return "a task appends to a file, and cannot be repeated"
@@ -171,25 +169,16 @@ class GraphComputation:
             return origin.other
         self._modules = origin.modules
         # Threads have no quotas.
-        if limit_bytes < FRAMES_LIMIT_BYTES and any(name.startswith(FRAMES) for name in origin.modules):
+        if not limits.allow_frames and any(name.startswith(FRAMES) for name in origin.modules):
             return f"threads compute dataframes from a memory limit of {format_bytes(FRAMES_LIMIT_BYTES)} on"
         sizes = DeclaredSizes(graph)
-        largest_bytes, most_bytes = (
-            max((sizes[chunk] or 0 for chunk in range(len(graph))), default=0),
-            self._most_chunk_bytes,
-        )
-        if largest_bytes > most_bytes:
-            largest, most = format_bytes(largest_bytes), format_bytes(most_bytes)
+        largest_bytes = max((sizes[chunk] or 0 for chunk in range(len(graph))), default=0)
+        if largest_bytes > limits.chunk_bytes:
+            largest, most = format_bytes(largest_bytes), format_bytes(limits.chunk_bytes)
             return f"a chunk takes {largest}, and threads compute chunks of at most {most}"
         return ""
 
-    @property
-    def _most_chunk_bytes(self) -> int:
-        """Return the size of the largest chunk that threads compute."""
-        settings = self._engine.settings
-        return settings.memory_limit // (_CHUNK_SHARE * settings.num_workers)
-
-    def results(self, persist: bool, started: Callable[[GraphRun], None] | None = None) -> dict[int, Any]:
+    def results(self, started: Callable[[GraphRun], None] | None = None) -> dict[int, Any]:
         """Compute, and return the value or the reference of each output."""
         # `started` is called after submission, and may raise.
         observer = self._observer
@@ -209,7 +198,7 @@ class GraphComputation:
             if started is not None:
                 started(run)
             self._serve(run)
-            if persist:
+            if self._persists:
                 values = self._persist(run)
             else:
                 values = {chunk: self._value(run, chunk) for chunk in self._graph.outputs}

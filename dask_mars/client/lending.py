@@ -9,14 +9,15 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
 
 from dask_mars.client.local_tasks import local_literals, run_chunk
+from dask_mars.config import Settings
 from dask_mars.graph.callables import full_name
 from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes, Operand
 from dask_mars.lazy_numpy import np
-from dask_mars.optimize.library_code import library_chunks
+from dask_mars.optimize.library_code import MOST_CHUNKS, MUCH_BYTES, library_chunks
 from dask_mars.store.array_memory import byte_bounds, copy_as_it_lies
 from dask_mars.store.persisted import PersistedChunk
 
@@ -29,6 +30,12 @@ _MOST_LOST, _KNOWN_S = 0.4, 0.1
 #: Time of functions after which it is not measured any more: each reading of the counters waits for the GIL.
 _SETTLED_S = 0.5
 _COUNTERS, _COUNTERS_BYTES = "/proc/self/task/{}/schedstat", 128
+#: Divisor of a worker's share of the memory limit: threads compute no larger chunks.
+_CHUNK_SHARE = 16
+#: Divisor of the memory limit: results of threads that run beside processes take no more.
+_RESULTS_SHARE = 4
+#: Smallest memory limit for frames in threads, in bytes. Frames declare no sizes, so there must be ample room.
+FRAMES_LIMIT_BYTES = 1 << 33
 #: Size below which arrays are combined by the graph's own functions.
 _SMALL_BYTES = 1 << 16
 
@@ -55,6 +62,22 @@ class _Losses:
 
 
 losses = _Losses()
+
+
+class Limits(NamedTuple):
+    """Limits of computations by threads of the user's process."""
+
+    #: Maximum bytes of a chunk, and of the results of a graph that are not spilled.
+    chunk_bytes: int
+    results_bytes: int
+    allow_frames: bool
+
+    @classmethod
+    def of(cls, settings: Settings) -> Limits:
+        """Return what an engine's settings allow."""
+        limit_bytes = settings.memory_limit
+        chunk_bytes = limit_bytes // (_CHUNK_SHARE * settings.num_workers)
+        return cls(chunk_bytes, limit_bytes // _RESULTS_SHARE, limit_bytes >= FRAMES_LIMIT_BYTES)
 
 
 class WritesIntoInputs(Exception):
@@ -89,9 +112,11 @@ class Lent:
             operand = self._operands[operand_id] = made_fast(self._graph.operands[operand_id])
         names = names_of(self._graph.operands[operand_id])
         # What only combines results takes too little time to be measured.
-        is_counted = self._is_measured and not (
-            losses.are_settled(names) or self._graph.values.keys().isdisjoint(self._graph.inputs[chunk])
+        read_bytes = sum([value.nbytes for value in inputs if isinstance(value, np.ndarray)])
+        takes_time = read_bytes >= _LEAST_BYTES or not self._graph.values.keys().isdisjoint(
+            self._graph.inputs[chunk]
         )
+        is_counted = self._is_measured and takes_time and not losses.are_settled(names)
         before_s, counted_s = time.perf_counter(), _counted_s() if is_counted else None
         try:
             result = operand.run([_read_only(value) for value in inputs], literals)
@@ -112,18 +137,41 @@ class Lent:
         return _own(result, [byte_bounds(value) for value in given])
 
 
-def lent_chunks(graph: ChunkGraph, copied_bytes: Mapping[int, int], most_bytes: int, frames: bool) -> Lent:
-    """Return the chunks of library code that read the user's memory and results of such, and return less."""
-    known = library_chunks(graph, _small_chunks(graph, copied_bytes, most_bytes), frames)
-    operands = {graph.operand_of[chunk] for chunk in known}
-    quick = {id for id in operands if not losses.are_high(names_of(graph.operands[id]))}
+def lent_chunks(graph: ChunkGraph, copied_bytes: Mapping[int, int], limits: Limits, stores: bool) -> Lent:
+    """Return the chunks of library code that read the user's memory and results of such, and return less.
+
+    Unless the graph `stores` its outputs, these are all chunks if they are library code and read much of it.
+    """
+    if not stores and _reads_much(graph, copied_bytes, limits):
+        everything = set(range(len(graph))) - graph.values.keys()
+        if _quick_chunks(graph, everything, limits.allow_frames) == everything:
+            return Lent(graph, everything)
     lent = set[int]()
-    for chunk in sorted(known):
-        if graph.operand_of[chunk] in quick and all(
-            at in graph.values or at in lent for at in graph.inputs[chunk]
-        ):
+    for chunk in sorted(
+        _quick_chunks(graph, _small_chunks(graph, copied_bytes, limits.chunk_bytes), limits.allow_frames)
+    ):
+        if all(at in graph.values or at in lent for at in graph.inputs[chunk]):
             lent.add(chunk)
     return Lent(graph, lent)
+
+
+def _quick_chunks(graph: ChunkGraph, chunks: Collection[int], allow_frames: bool) -> set[int]:
+    """Return those of some chunks that are library code and do not lose much time to the GIL."""
+    known = library_chunks(graph, chunks, allow_frames)
+    operands = {graph.operand_of[chunk] for chunk in known}
+    quick = {id for id in operands if not losses.are_high(names_of(graph.operands[id]))}
+    return {chunk for chunk in known if graph.operand_of[chunk] in quick}
+
+
+def _reads_much(graph: ChunkGraph, copied_bytes: Mapping[int, int], limits: Limits) -> bool:
+    """Return whether a graph reads mostly the user's memory, and makes no more than fits without spilling."""
+    if not MUCH_BYTES <= sum(copied_bytes.values()) <= limits.results_bytes or graph.restrictions:
+        return False
+    if len(graph) > MOST_CHUNKS or any(type(value) is PersistedChunk for value in graph.values.values()):
+        return False
+    declared = DeclaredSizes(graph)
+    sizes = [declared[chunk] or 0 for chunk in range(len(graph)) if chunk not in graph.values]
+    return max(sizes, default=0) <= limits.chunk_bytes and sum(sizes) <= limits.results_bytes
 
 
 def _small_chunks(graph: ChunkGraph, copied_bytes: Mapping[int, int], most_bytes: int) -> set[int]:

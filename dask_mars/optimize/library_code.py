@@ -43,7 +43,7 @@ _EMPTY = CellType()
 FRAMES = "dask.dataframe"
 #: Maximum depth of literals, and maximum size of a graph that is inspected.
 _DEPTH = 16
-_MOST_CHUNKS = 4096
+MOST_CHUNKS = 4096
 #: Minimum size of the user's arrays in a graph whose plain functions may run in threads. Copies of fewer bytes
 #: take less time than such functions may lose to the GIL.
 MUCH_BYTES = 1 << 25
@@ -75,8 +75,8 @@ def is_library_code(graph: ChunkGraph) -> bool:
 
 def code_origin(graph: ChunkGraph) -> CodeOrigin:
     """Return the modules of a graph's functions and objects, and what is not a library's."""
-    if len(graph) > _MOST_CHUNKS:
-        return CodeOrigin(set(), f"a graph has {len(graph)} chunks, more than {_MOST_CHUNKS}")
+    if len(graph) > MOST_CHUNKS:
+        return CodeOrigin(set(), f"a graph has {len(graph)} chunks, more than {MOST_CHUNKS}")
     look = _Look(allows_plain=sum(map(bytes_to_store, graph.values.values())) >= MUCH_BYTES)
     known = (
         all(look.is_called(function) for operand in graph.operands for function in operand.functions)

@@ -18,7 +18,7 @@ import pytest
 from dask.callbacks import Callback
 
 from dask_mars import Runtime
-from dask_mars.client import at_once, backend
+from dask_mars.client import at_once, backend, lending
 from dask_mars.client.computation import GraphComputation
 from dask_mars.engine.listeners import Listener, listeners
 from dask_mars.optimize import library_code
@@ -45,7 +45,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             super().__init__(engine, graph, *arguments, **options)
 
     monkeypatch.setattr(backend, "GraphComputation", Noting)
-    monkeypatch.setattr(backend, "FRAMES_LIMIT_BYTES", 0)
+    monkeypatch.setattr(lending, "FRAMES_LIMIT_BYTES", 0)
     monkeypatch.setattr(at_once, "_slow", {})
     monkeypatch.setattr(at_once, "_MOST_CHUNKS", 64)
     # Tests of a busy machine may take long.

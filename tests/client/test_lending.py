@@ -109,6 +109,35 @@ def test_small_arrays_and_large_results_are_for_processes(runtime: Runtime) -> N
     assert os.getpid() not in pids.compute(scheduler=runtime.get)
 
 
+def pid_of(block: Any) -> np.ndarray:
+    """Return an array as large as a block, of the process that computes."""
+    return block * 0 + os.getpid()
+
+
+@pytest.mark.usefixtures("tests_are_a_library")
+def test_graphs_of_library_code_that_read_large_arrays_run_in_threads(runtime: Runtime) -> None:
+    values = user_values(16)
+    array = da.from_array(values, chunks=_BLOCK)
+    # Numbers that nothing of the user's is read for are made there, too.
+    pids = (array * 0 + da.arange(len(values), chunks=_BLOCK) * 0).map_blocks(pid_of)
+    assert set(pids.compute(scheduler=runtime.get)) == {os.getpid()}
+    largest, places = dask.compute(*map(da.max, da.argtopk(array, 2)[:, None]), scheduler=runtime.get)
+    assert {largest, places} == {len(values) - 1, len(values) - 2}
+    # What is persisted is kept in the store.
+    kept = pids.persist(scheduler=runtime.get)
+    assert os.getpid() not in kept.compute(scheduler=runtime.get)
+
+
+@pytest.mark.usefixtures("tests_are_a_library")
+def test_graphs_whose_results_take_much_memory_run_in_processes(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = da.from_array(user_values(16), chunks=_BLOCK)
+    monkeypatch.setattr(lending, "_RESULTS_SHARE", runtime.settings.memory_limit // (48 << 20))
+    doubled = array[:, None] * da.ones(2, chunks=2)
+    assert os.getpid() not in doubled.map_blocks(pid_of).compute(scheduler=runtime.get)
+
+
 def test_functions_of_the_users_run_in_processes(runtime: Runtime) -> None:
     values = user_values()
     found = computed(pid_and_sum, values, _BLOCK, runtime)

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from dask_mars import Runtime
-from dask_mars.client import computation
+from dask_mars.client import lending
 from dask_mars.diagnostics import EventLog, report
 from dask_mars.engine import startup
 from dask_mars.engine.receiver import ProtocolError, Receiver
@@ -272,7 +272,7 @@ def test_threads_read_the_users_frames_where_they_are(
     runtime: Runtime, copied: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pandas, frames = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
-    monkeypatch.setattr(computation, "FRAMES_LIMIT_BYTES", 0)
+    monkeypatch.setattr(lending, "FRAMES_LIMIT_BYTES", 0)
     frame = pandas.DataFrame({"key": np.arange(40_000) % 3, "value": np.arange(40_000.0)})
     before = frame.copy()
     x = frames.from_pandas(frame, npartitions=3)

@@ -215,7 +215,7 @@ def test_plain_functions_of_the_users(monkeypatch):
 
 
 def test_large_graphs_are_not_looked_at(monkeypatch):
-    monkeypatch.setattr(library_code, "_MOST_CHUNKS", 4)
+    monkeypatch.setattr(library_code, "MOST_CHUNKS", 4)
     assert not is_library_code(prepared(LIBRARY["arithmetic"]()))
 
 
