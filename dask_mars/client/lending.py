@@ -36,6 +36,9 @@ _CHUNK_SHARE = 16
 _RESULTS_SHARE = 4
 #: Smallest memory limit for frames in threads, in bytes. Frames declare no sizes, so there must be ample room.
 FRAMES_LIMIT_BYTES = 1 << 33
+#: Ends of the names of functions that multiply matrices. BLAS computes each in threads of its own, which wait for
+#: one another if several call it; in processes it has one.
+_PRODUCTS = "._matmul", "._tensordot"
 #: Size below which arrays are combined by the graph's own functions.
 _SMALL_BYTES = 1 << 16
 
@@ -144,7 +147,7 @@ def lent_chunks(graph: ChunkGraph, copied_bytes: Mapping[int, int], limits: Limi
     """
     if not stores and _reads_much(graph, copied_bytes, limits):
         everything = set(range(len(graph))) - graph.values.keys()
-        if _quick_chunks(graph, everything, limits.allow_frames) == everything:
+        if not _has_large_products(graph) and _quick_chunks(graph, everything, limits.allow_frames) == everything:
             return Lent(graph, everything)
     lent = set[int]()
     for chunk in sorted(
@@ -172,6 +175,21 @@ def _reads_much(graph: ChunkGraph, copied_bytes: Mapping[int, int], limits: Limi
     declared = DeclaredSizes(graph)
     sizes = [declared[chunk] or 0 for chunk in range(len(graph)) if chunk not in graph.values]
     return max(sizes, default=0) <= limits.chunk_bytes and sum(sizes) <= limits.results_bytes
+
+
+def _has_large_products(graph: ChunkGraph) -> bool:
+    """Return whether a graph multiplies matrices with results of at least half the size of what they read."""
+    products = {
+        id
+        for id, operand in enumerate(graph.operands)
+        if any(name.endswith(_PRODUCTS) for name in names_of(operand))
+    }
+    sizes = DeclaredSizes(graph)
+    return any(
+        (sizes[chunk] or 0) >= _MOST_RESULT * sum([sizes[at] or 0 for at in graph.inputs[chunk]])
+        for chunk, operand_id in enumerate(graph.operand_of)
+        if operand_id in products
+    )
 
 
 def _small_chunks(graph: ChunkGraph, copied_bytes: Mapping[int, int], most_bytes: int) -> set[int]:

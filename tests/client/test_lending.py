@@ -129,6 +129,13 @@ def test_graphs_of_library_code_that_read_large_arrays_run_in_threads(runtime: R
 
 
 @pytest.mark.usefixtures("tests_are_a_library")
+def test_large_products_of_matrices_run_in_processes(runtime: Runtime) -> None:
+    x = da.from_array(user_values(16).reshape(2048, 2048), chunks=(512, 2048))
+    assert os.getpid() not in (x.T @ x).map_blocks(pid_of).compute(scheduler=runtime.get)
+    assert os.getpid() in (x @ np.ones((2048, 2))).map_blocks(pid_of).compute(scheduler=runtime.get)
+
+
+@pytest.mark.usefixtures("tests_are_a_library")
 def test_graphs_whose_results_take_much_memory_run_in_processes(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
