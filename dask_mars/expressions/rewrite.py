@@ -10,6 +10,7 @@ import numpy as np
 
 from dask_mars.dask_api.arrays import nannumel, numel
 from dask_mars.expressions import draws, functions, histograms, moments, native
+from dask_mars.expressions.adjacent import with_views
 from dask_mars.expressions.evaluate import SMALL, Joinable, RegionFunction, transposed
 from dask_mars.expressions.partial_results import MeanOfMoments, with_means_of_moments, without_unread
 from dask_mars.expressions.regions import Kind, Region, find_regions
@@ -22,7 +23,7 @@ _MOST_READERS = 3
 
 def with_expressions(operand: Operand, reductions: bool = True) -> Operand:
     """Return an operand that computes the same, with its regions as single steps."""
-    operand = without_unread(operand, reductions)
+    operand = with_views(without_unread(operand, reductions))
     if reductions:
         operand = with_selected_sums(with_means_of_moments(operand))
     known = [_known(operand.functions[step.function], step, reductions) for step in operand.steps]

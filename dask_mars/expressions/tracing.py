@@ -8,6 +8,7 @@ warn.
 
 from __future__ import annotations
 
+import operator
 import pickle
 import sys
 from collections import Counter
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from dask_mars.expressions import functions
+from dask_mars.expressions.adjacent import view_of, whole
 from dask_mars.expressions.evaluate import SMALL, Joinable, Pending, RegionFunction
 from dask_mars.expressions.planning import raised_errors
 from dask_mars.expressions.recording import Trace, assigned, copied, is_known
@@ -28,6 +30,8 @@ from dask_mars.expressions.rewrite import with_expressions
 from dask_mars.expressions.straight_code import NotStraight, StraightCode, is_constant
 from dask_mars.graph.chunks import Constant, Operand, Step
 
+#: Recorded steps, besides elementwise ones, whose results do not depend on the layout of arrays.
+_LAYOUT_FREE = frozenset({operator.getitem, assigned, copied})
 #: Maximum number of recordings of a function between two runs of programs that exist.
 _MOST_TRACES = 16
 #: Number of a function's programs with which it is not recorded again, and of a region's joined programs.
@@ -50,16 +54,27 @@ class Traced(Joinable):
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """Call the function, or run its program."""
-        program = self._program(args, keywords)
-        result = None if program is None else program.run(_arrays(args, keywords))
-        return self._function(*args, **keywords) if result is None else result
+        read, program = self._prepared(args, keywords)
+        result = None if program is None else program.run(_arrays(read, keywords))
+        return self._function(*map(whole, args), **keywords) if result is None else result
 
     def lazily(self, *args: Any, **keywords: Any) -> Any:
         """Return the result, or a pending one."""
-        program = self._program(args, keywords)
+        read, program = self._prepared(args, keywords)
         if program is None or not program.ends_in_chain:
             return self(*args, **keywords)
-        return _PendingResult(program, _arrays(args, keywords), partial(self, *args, **keywords))
+        return _PendingResult(program, _arrays(read, keywords), partial(self, *args, **keywords))
+
+    def _prepared(
+        self, args: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], _Program | None]:
+        """Return the arguments that a program reads, and the program for these, or None."""
+        read = tuple(map(view_of, args))
+        program = self._program(read, keywords)
+        if program is not None and not program.ignores_layout and any(map(operator.is_not, read, args)):
+            read = tuple(map(whole, args))
+            program = self._program(read, keywords)
+        return read, program
 
     def _program(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> _Program | None:
         """Return the program for some arguments, or None."""
@@ -131,6 +146,10 @@ class _Program:
         #: Whether the result is that of a chain, which the region that reads it can continue.
         last = operand.steps[-1]
         self.ends_in_chain = functions.elementwise(operand.functions[last.function], last.keywords) is not None
+        #: Whether the results are the same, to the last bit, for arrays whose rows do not lie one after another.
+        self.ignores_layout = all(
+            _ignores_layout(operand.functions[step.function], step.keywords) for step in operand.steps
+        )
         self._fast = _assigning_directly(fast)
         self._failures = 0
 
@@ -228,6 +247,13 @@ def _trace(code: StraightCode, args: tuple[Any, ...], keywords: dict[str, Any]) 
             program = _Program(operand, tuple(trace.literals), reductions=False, ndim=getattr(result, "ndim", 0))
             return program if program.gains else None
     return None
+
+
+def _ignores_layout(function: Any, keywords: tuple[str, ...]) -> bool:
+    """Return whether a recorded step adds up nothing, in an order that would depend on the layout of an array."""
+    if type(function) is partial:
+        return getattr(function.func, "__name__", "").endswith("_like")
+    return function in _LAYOUT_FREE or functions.elementwise(function, keywords) is not None
 
 
 def _assigning_directly(operand: Operand) -> Operand:

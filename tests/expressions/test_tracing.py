@@ -14,12 +14,15 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from dask.array.core import concatenate_shaped
 
 import dask_mars
+from dask_mars.expressions import adjacent
 from dask_mars.expressions.evaluate import RegionFunction
 from dask_mars.expressions.straight_code import NotStraight, StraightCode
 from dask_mars.expressions.tracing import Traced
 from dask_mars.graph.chunks import Operand, Step
+from dask_mars.optimize.programs import make_list
 from dask_mars.worker.fast_operands import made_fast
 from tests.conftest import shared
 
@@ -240,6 +243,8 @@ OTHERS: list[Callable[..., Any]] = [
 
 
 _square = np.random.default_rng(0).random((SIDE, SIDE))
+#: Rows do not lie one after another in parts of these columns.
+_COLUMNS = slice(3, 60), slice(60, None)
 #: Each makes its array anew, because functions may write into it.
 ARRAYS: dict[str, Callable[[], Any]] = {
     "C order": lambda: _square.copy(),
@@ -265,6 +270,51 @@ def test_the_results_effects_and_warnings_are_the_functions(array: str) -> None:
         for _ in range(2):
             expected, found = (_called(each, ARRAYS[array]()) for each in (function, fast))
             assert found == expected, function.__name__
+
+
+@pytest.mark.parametrize(
+    "array", ["C order", "Fortran order", "strided", "backwards", "float32", "NaN", "repeated"]
+)
+def test_functions_of_adjacent_parts_see_the_array_that_dask_makes_of_them(array: str) -> None:
+    for function in [*CALCULATING, *OTHERS, lambda b: (b - b.mean()) * 2 + b, lambda b: b * 3 - b.sum(axis=0)]:
+        operand = _joining(function)
+        fast = made_fast(operand)
+        expected, found = (_called(_of_quarters(each), ARRAYS[array]()) for each in (operand, fast))
+        assert found == expected, function.__name__
+
+
+def _joining(function: Callable[..., Any]) -> Operand:
+    """Return an operand that calls a function with four parts that it joins."""
+    steps = Step(0, (0, 1, 2, 3), ()), Step(1, (5, 4), ()), Step(2, (6,), ())
+    return Operand("overlap", (make_list, concatenate_shaped, function), steps, 4, 1)
+
+
+def _of_quarters(operand: Operand) -> Callable[[Any], Any]:
+    def called(array: Any) -> Any:
+        array.flags.writeable = False
+        parts = [array[rows, columns] for rows in (slice(90), slice(90, None)) for columns in _COLUMNS]
+        return operand.run(parts, ((2, 2),))
+
+    return called
+
+
+def test_parts_are_read_in_place_where_they_lie_side_by_side() -> None:
+    parts = [_square[rows, columns] for rows in (slice(90), slice(90, None)) for columns in _COLUMNS]
+    joined = adjacent._joined(parts, (2, 2))
+    assert np.shares_memory(joined.view, _square)
+    assert (joined.view.shape, joined.view.strides) == (_square[:, 3:].shape, _square.strides)
+    assert np.array_equal(adjacent.whole(joined), _square[:, 3:])
+    assert np.array_equal(joined.view, _square[:, 3:])
+    others: list[list[Any]] = [
+        [parts[1], parts[0], parts[3], parts[2]],
+        [*parts[:3], parts[3].copy()],
+        [part.astype("f4") for part in parts],
+        [_square[:90, :50], *parts[1:]],
+    ]
+    for other in others[:3]:
+        assert type(adjacent._joined(other, (2, 2))) is np.ndarray
+    with pytest.raises(ValueError, match="broadcast"):
+        adjacent._joined(others[3], (2, 2))
 
 
 def _called(function: Callable[..., Any], given: Any) -> Any:
@@ -473,6 +523,7 @@ def _random_like(x: Any) -> Any:
         lambda x: x.map_blocks(_doubled).sum(axis=0),
         lambda x: (x.map_blocks(_doubled).mean(), x.map_blocks(_doubled).std()),
         lambda x: x.map_overlap(_mean_of_neighbours, depth=1, boundary="reflect"),
+        lambda x: x.map_overlap(_mean_of_neighbours, depth=1, boundary="none"),
         lambda x: da.apply_gufunc(_distance, "(),()->()", x, x[0], output_dtypes=float).max(axis=1),
         lambda x: x.map_blocks(_clipped, dtype=float).min(),
         lambda x: x[:250, :250].rechunk(-1).map_blocks(_doubled).map_blocks(np.transpose).sum(axis=1),
