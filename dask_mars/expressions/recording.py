@@ -6,7 +6,7 @@ import operator
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -20,8 +20,18 @@ from dask_mars.graph.chunks import Operand, Step
 
 #: Maximum number of steps of a function.
 _MOST_STEPS = 200
+#: NumPy's state of floating point errors while a function is recorded, unless it sets another.
+RECORDING: Literal["log"] = "log"
 #: `warnings.warn` raises if this is not a dict, so that a warning of NumPy's ends the recording or the run.
 __warningregistry__ = 0
+
+
+class RaisesErrors:
+    """Handler of floating point errors in steps of numbers, which end a recording."""
+
+    def write(self, text: str) -> None:
+        """Raise the error."""
+        raise FloatingPointError(text)
 
 
 class _Untraceable(Exception):
@@ -44,6 +54,8 @@ class Trace:
         self._inputs: list[np.ndarray] = []
         self.literals: list[Any] = []
         self._steps: list[_Recorded] = []
+        #: Kinds of floating point errors that the function ignores; None before the first step that may have any.
+        self.ignored_errors: frozenset[str] | None = None
 
     def input(self, array: np.ndarray) -> StandIn:
         """Return a stand-in for an argument."""
@@ -64,6 +76,12 @@ class Trace:
             raise _Untraceable
         if type(result) is np.ndarray:
             _ordered(result)
+        if not _is_without_errors(function, arguments, result.dtype):
+            ignored = _ignored_errors()
+            if ignored != (ignored if self.ignored_errors is None else self.ignored_errors):
+                # A program ignores the same errors in all steps.
+                raise _Untraceable
+            self.ignored_errors = ignored
         self._steps.append(_Recorded(function, [self._place(argument) for argument in arguments], keywords))
         return StandIn(self, ("step", len(self._steps) - 1), result, is_new)
 
@@ -279,6 +297,26 @@ class StandIn(NDArrayOperatorsMixin):
         return self
 
 
+def _is_without_errors(function: Any, arguments: Sequence[Any], dtype: np.dtype[Any]) -> bool:
+    """Return whether a step has no floating point errors."""
+    if function is not np.where:
+        return function in _WITHOUT_ERRORS
+    _, *values = arguments
+    arrays = [value.dtype for value in values if type(value) is StandIn]
+    with suppress(ArithmeticError), np.errstate(all="raise"):
+        np.array([value for value in values if type(value) is not StandIn]).astype(dtype)
+        return all(each == dtype for each in arrays)
+    return False
+
+
+def _ignored_errors() -> frozenset[str]:
+    """Return the kinds of floating point errors that the recorded function ignores; raise if it handles others."""
+    handled = np.geterr()
+    if not {*handled.values()} <= {RECORDING, "ignore"}:
+        raise _Untraceable
+    return frozenset([kind for kind, how in handled.items() if how == "ignore"])
+
+
 def _ordered(array: np.ndarray) -> np.ndarray:
     """Return the array, or raise if it is not in C order."""
     # In other orders, the order of NumPy's results depends on which temporary arrays it reuses.
@@ -333,3 +371,14 @@ def copied(array: np.ndarray) -> np.ndarray:
 def _packed(*results: Any) -> tuple[Any, ...]:
     """Return several results as one step's."""
     return results
+
+
+#: Functions of steps that have no floating point errors.
+_WITHOUT_ERRORS = frozenset({operator.getitem, copied, np.isfinite, np.isinf, np.isnan, _packed}) | {
+    np.bitwise_and,
+    np.bitwise_or,
+    np.invert,
+    np.logical_and,
+    np.logical_not,
+    np.logical_or,
+}

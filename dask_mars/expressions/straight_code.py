@@ -30,6 +30,8 @@ _CALCULATING = (
     + ("POP_ITER", "POP_JUMP_", "POP_TOP", "PRECALL", "PUSH_NULL", "RAISE_VARARGS", "RESUME", "RETURN_CONST")
     + ("RETURN_VALUE", "STORE_FAST", "STORE_SLICE", "STORE_SUBSCR", "SWAP", "TO_BOOL", "UNARY_")
     + ("UNPACK_SEQUENCE",)
+    # Of `with` statements; the handlers of `try` statements have others, too.
+    + ("BEFORE_WITH", "LOAD_SPECIAL", "POP_EXCEPT", "PUSH_EXC_INFO", "RERAISE", "WITH_EXCEPT_START")
 )
 #: Exceptions to these prefixes: calls with `*args`, and the interpreter's internal functions.
 _REFUSED = ("CALL_FUNCTION_EX", "CALL_INTRINSIC")
@@ -45,8 +47,10 @@ VIEWING = frozenset({"diff", "expand_dims", "flip", "reshape", "round", "squeeze
 _TYPES = frozenset({"bool_", "complex64", "complex128", "float16", "float32", "float64"}) | {
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
-#: Attributes of arrays and constants of NumPy that a function may use.
-_ATTRIBUTES = frozenset({"astype", "dtype", "e", "inf", "kind", "nan", "ndim", "newaxis", "pi", "shape", "size"})
+#: Attributes of arrays, constants and context manager of NumPy that a function may use.
+_ATTRIBUTES = frozenset(
+    {"astype", "dtype", "e", "errstate", "inf", "kind", "nan", "ndim", "newaxis", "pi", "shape", "size"}
+)
 #: NumPy's own functions and types by name. Programs may put others in their place.
 _NUMPY = {
     name: value
@@ -59,7 +63,7 @@ _NUMPY = {
 _NAMES = _ATTRIBUTES.union(_NUMPY)
 #: Functions and classes that a function may refer to, besides ufuncs.
 _FUNCTIONS = dict.fromkeys(
-    [abs, bool, complex, enumerate, float, int, len, max, min, pow, range, slice, zip]
+    [abs, bool, complex, enumerate, float, int, len, max, min, np.errstate, pow, range, slice, zip]
     + [IndexError, NotImplementedError, RuntimeError, TypeError, ValueError]
     + [getattr(np, name) for name in MAKING | VIEWING | _TYPES],
     True,
@@ -95,7 +99,7 @@ class StraightCode:
         code = function.__code__
         if not depth or len(code.co_code) > _MOST_BYTES:
             raise NotStraight
-        if code.co_flags & (_VARIADIC | _SUSPENDABLE) or code.co_exceptiontable:
+        if code.co_flags & (_VARIADIC | _SUSPENDABLE):
             raise NotStraight
         if type(function.__globals__) is not dict or getattr(function, "__builtins__", None) is not vars(builtins):
             raise NotStraight
@@ -165,11 +169,15 @@ def is_constant(value: Any) -> bool:
 
 def _references(function: FunctionType) -> Iterator[Reference]:
     """Yield references to a function's globals and cells; raise `NotStraight` for other code."""
-    code = function.__code__
+    code, before = function.__code__, ""
     for instruction in dis.get_instructions(code):
         kind, argument = instruction.opname, instruction.argval
         if kind.startswith(_REFUSED) or not kind.startswith(_CALCULATING):
             raise NotStraight
+        if before == "PUSH_EXC_INFO" and kind != "WITH_EXCEPT_START":
+            # A `try` statement.
+            raise NotStraight
+        before = kind
         if kind in ("LOAD_ATTR", "LOAD_METHOD") and argument not in _NAMES:
             raise NotStraight
         if kind == "LOAD_GLOBAL":

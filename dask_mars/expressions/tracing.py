@@ -12,7 +12,7 @@ import operator
 import pickle
 import sys
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -25,7 +25,7 @@ from dask_mars.expressions import functions
 from dask_mars.expressions.adjacent import view_of, whole
 from dask_mars.expressions.evaluate import SMALL, Joinable, Pending, RegionFunction
 from dask_mars.expressions.planning import raised_errors
-from dask_mars.expressions.recording import Trace, assigned, copied, is_known
+from dask_mars.expressions.recording import RECORDING, RaisesErrors, Trace, assigned, copied, is_known
 from dask_mars.expressions.rewrite import with_expressions
 from dask_mars.expressions.straight_code import NotStraight, StraightCode, is_constant
 from dask_mars.graph.chunks import Constant, Operand, Step
@@ -152,12 +152,19 @@ class _Program:
         )
         self._fast = _assigning_directly(fast)
         self._failures = 0
+        self._ignored: dict[str, str] = {}
+
+    def ignore(self, errors: Iterable[str]) -> None:
+        """Ignore kinds of floating point errors, as a function does by `with numpy.errstate`."""
+        self._ignored = dict.fromkeys(errors, "ignore")
+        # A region that reads the result does not ignore them.
+        self.ends_in_chain = self.ends_in_chain and not self._ignored
 
     def run(self, arrays: list[Any]) -> Any:
         """Return the result, or None if the function itself has to be called, for example to warn."""
         if self._failures > _MOST_FAILURES:
             return None
-        with suppress(Exception), np.errstate(**raised_errors()):  # type: ignore[arg-type]
+        with suppress(Exception), np.errstate(**{**raised_errors(), **self._ignored}):  # type: ignore[arg-type]
             return self._fast.run(arrays, self.literals)
         self._failures += 1
         return None
@@ -235,7 +242,7 @@ def _trace(code: StraightCode, args: tuple[Any, ...], keywords: dict[str, Any]) 
     """Record a call of a function; return its program, or None if it has none that is faster."""
     trace = Trace()
     # Operations on numbers alone are not recorded, so their warnings would be lost.
-    with suppress(Exception), np.errstate(all="raise"):
+    with suppress(Exception), np.errstate(all=RECORDING, call=RaisesErrors()):
         given = [trace.input(value) if type(value) is np.ndarray else value for value in args]
         named = {
             name: trace.input(value) if type(value) is np.ndarray else value for name, value in keywords.items()
@@ -245,6 +252,7 @@ def _trace(code: StraightCode, args: tuple[Any, ...], keywords: dict[str, Any]) 
         if operand is not None:
             # Regions without reductions: NumPy adds up sums, in the same order as in the function.
             program = _Program(operand, tuple(trace.literals), reductions=False, ndim=getattr(result, "ndim", 0))
+            program.ignore(trace.ignored_errors or ())
             return program if program.gains else None
     return None
 

@@ -127,8 +127,39 @@ def _with_function(block: Any) -> Any:
     return _distance(block, COLUMNS) + np.where(block > 0.5, block, 0)
 
 
+def _ratio(block: Any) -> Any:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = (block - 0.5) / (block * (block > 0.25))
+    return np.where(np.isfinite(ratio) & ~np.isnan(block), ratio, -1.0)
+
+
+def _ratios_of_both_kinds(block: Any) -> Any:
+    with np.errstate(all="ignore"):
+        ratio = block / (block - block)
+    return ratio + block / (block * (block > 0.25))
+
+
+def _ratio_that_raises(block: Any) -> Any:
+    with np.errstate(divide="raise", invalid="raise"):
+        return block / (block * (block > 0.25)) + 1
+
+
+def _narrowed(block: Any) -> Any:
+    with np.errstate(all="ignore"):
+        ratio = (block / (block - block)).astype("f4")
+    return np.where(block > 0.5, ratio, 1e300) * ratio
+
+
+def _finally(block: Any) -> Any:
+    try:
+        return np.sqrt(block) * 2
+    finally:
+        CALLS.append(1)
+
+
 #: Functions that run as programs.
 CALCULATING: list[Callable[..., Any]] = [
+    _ratio,
     _mean_of_neighbours,
     _edges,
     _backwards,
@@ -217,6 +248,10 @@ def _unread_division(block: Any) -> Any:
 
 #: Functions that only the functions themselves can compute.
 OTHERS: list[Callable[..., Any]] = [
+    _ratios_of_both_kinds,
+    _ratio_that_raises,
+    _narrowed,
+    _finally,
     _writes,
     _writes_elsewhere,
     _counts,
@@ -351,6 +386,16 @@ def test_functions_with_effects_are_not_traced() -> None:
     for function in [_counts, _by_type, _handles]:
         with pytest.raises(NotStraight):
             StraightCode(function)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("state", ["warn", "ignore", "raise"])
+@pytest.mark.parametrize("function", [_ratio, _ratios_of_both_kinds, _ratio_that_raises, _narrowed, _finally])
+def test_errors_that_a_function_ignores_are_ignored(function: Any, state: Any) -> None:
+    array, fast = np.round(_square * 3) / 3, Traced(function)
+    for _ in range(2):
+        with np.errstate(all=state):
+            expected, found = (_called(each, array) for each in (function, fast))
+        assert found == expected
 
 
 def test_values_that_a_function_refers_to_may_change() -> None:
