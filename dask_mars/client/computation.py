@@ -130,7 +130,7 @@ class GraphComputation:
             self._why_processes = self._find_why_processes(bool(unrepeatable))
         is_library_code = are_threads_wanted and not self._why_processes
         if copied_bytes and not (is_library_code or unrepeatable) and engine.lends and not self._defers:
-            self._lent = lent_chunks(graph, copied_bytes, Limits.of(engine.settings), self._persists)
+            self._lent = lent_chunks(graph, copied_bytes, Limits.of(engine.settings), in_client, self._persists)
             in_client |= self._lent.chunks
             # Other chunks read in place, and need no measurement of the memory that is left for copies.
             read = {at for chunk, sources in enumerate(graph.inputs) if chunk not in in_client for at in sources}

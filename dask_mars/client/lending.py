@@ -140,13 +140,16 @@ class Lent:
         return _own(result, [byte_bounds(value) for value in given])
 
 
-def lent_chunks(graph: ChunkGraph, copied_bytes: Mapping[int, int], limits: Limits, stores: bool) -> Lent:
+def lent_chunks(
+    graph: ChunkGraph, copied_bytes: Mapping[int, int], limits: Limits, in_client: Collection[int], stores: bool
+) -> Lent:
     """Return the chunks of library code that read the user's memory and results of such, and return less.
 
-    Unless the graph `stores` its outputs, these are all chunks if they are library code and read much of it.
+    Unless the graph `stores` its outputs, these are all chunks if they are library code and read much of it. Those
+    `in_client` are computed in the user's process in any case.
     """
     if not stores and _reads_much(graph, copied_bytes, limits):
-        everything = set(range(len(graph))) - graph.values.keys()
+        everything = set(range(len(graph))).difference(graph.values, in_client)
         if not _has_large_products(graph) and _quick_chunks(graph, everything, limits.allow_frames) == everything:
             return Lent(graph, everything)
     lent = set[int]()

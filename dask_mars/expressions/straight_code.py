@@ -35,6 +35,8 @@ _CALCULATING = (
 )
 #: Exceptions to these prefixes: calls with `*args`, and the interpreter's internal functions.
 _REFUSED = ("CALL_FUNCTION_EX", "CALL_INTRINSIC")
+#: Arguments of `numpy.errstate` by which steps of numbers would have effects in each call.
+_TELLING = frozenset({"call", "log", "print"})
 _VARIADIC = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 _SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 #: NumPy functions that return a new array or a number, whose shape and dtype do not depend on values of elements.
@@ -99,7 +101,7 @@ class StraightCode:
         code = function.__code__
         if not depth or len(code.co_code) > _MOST_BYTES:
             raise NotStraight
-        if code.co_flags & (_VARIADIC | _SUSPENDABLE):
+        if code.co_flags & (_VARIADIC | _SUSPENDABLE) or not _TELLING.isdisjoint(code.co_consts):
             raise NotStraight
         if type(function.__globals__) is not dict or getattr(function, "__builtins__", None) is not vars(builtins):
             raise NotStraight

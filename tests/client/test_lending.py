@@ -128,6 +128,21 @@ def test_graphs_of_library_code_that_read_large_arrays_run_in_threads(runtime: R
     assert os.getpid() not in kept.compute(scheduler=runtime.get)
 
 
+def test_what_runs_in_the_users_process_anyway_is_not_lent(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[int] = []
+    run = lending.Lent.run
+    monkeypatch.setattr(
+        lending.Lent, "run", lambda lent, chunk, inputs: ran.append(chunk) or run(lent, chunk, inputs)
+    )
+    values = user_values(16)
+    target = np.zeros_like(values)
+    da.store(da.from_array(values, chunks=_BLOCK) + 1, target, scheduler=runtime.get)
+    assert np.array_equal(target, values + 1)
+    assert len(ran) == 16
+
+
 @pytest.mark.usefixtures("tests_are_a_library")
 def test_large_products_of_matrices_run_in_processes(runtime: Runtime) -> None:
     x = da.from_array(user_values(16).reshape(2048, 2048), chunks=(512, 2048))

@@ -150,6 +150,11 @@ def _narrowed(block: Any) -> Any:
     return np.where(block > 0.5, ratio, 1e300) * ratio
 
 
+def _prints(block: Any) -> Any:
+    with np.errstate(divide="print"):
+        return block * 2 + 1 + np.float64(1) / block.ndim
+
+
 def _finally(block: Any) -> Any:
     try:
         return np.sqrt(block) * 2
@@ -383,7 +388,7 @@ def test_functions_that_calculate_run_as_programs() -> None:
 
 
 def test_functions_with_effects_are_not_traced() -> None:
-    for function in [_counts, _by_type, _handles]:
+    for function in [_counts, _by_type, _handles, _finally, _prints]:
         with pytest.raises(NotStraight):
             StraightCode(function)  # type: ignore[arg-type]
 
