@@ -8,11 +8,9 @@ import re
 from dask_mars.errors import StoreFull
 from dask_mars.protocol.tracebacks import chain
 
-#: Messages by which NumPy, Python's buffers, Cython, numba and OpenCV report read-only memory, and NumPy an array
-#: that cannot be resized in place.
-_READ_ONLY = re.compile(
-    r"read-?only|read-write|not writ(e)?able|WRITEABLE flag|does not own its data", re.IGNORECASE
-)
+#: Messages by which NumPy, Python's buffers, Cython, numba and OpenCV report read-only memory, NumPy's generators
+#: a result that "must be contiguous, writable, ...", and NumPy an array that cannot be resized in place.
+_READ_ONLY = re.compile(r"read-?only|read-write|\bwrite?able\b|does not own its data", re.IGNORECASE)
 #: h5py's message about a file that another process has open, and netCDF4's error that may mean the same.
 _LOCKED = "unable to lock file"
 _NETCDF_HDF_ERROR = -101

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import pickle
 
+import numpy as np
 import pytest
 
 from dask_mars.worker.reruns import is_about_file_lock, is_about_main, is_about_writing
@@ -31,6 +32,17 @@ def test_locked_files(error, found):
     assert is_about_file_lock(error) is found
     assert is_about_file_lock(caused_by(error)) is found
     assert not is_about_writing(error)
+
+
+@pytest.mark.parametrize("name", ["out", "array"])
+def test_generators_that_fill_read_only_arrays(name):
+    array = np.zeros(3)
+    array.flags.writeable = False
+    generator = np.random.default_rng(0)
+    fill = {"out": lambda: generator.standard_normal(out=array), "array": lambda: generator.shuffle(array)}[name]
+    with pytest.raises(ValueError, match=r"writable|read-only") as caught:
+        fill()
+    assert is_about_writing(caught.value)
 
 
 class _Missing:
