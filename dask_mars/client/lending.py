@@ -9,15 +9,19 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
 from dask_mars.client.local_tasks import local_literals, run_chunk
 from dask_mars.config import Settings
-from dask_mars.graph.callables import full_name
+from dask_mars.graph.callables import full_name, package_of
 from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes, Operand
 from dask_mars.lazy_numpy import np
+from dask_mars.optimize.known import unfolded
 from dask_mars.optimize.library_code import MOST_CHUNKS, MUCH_BYTES, library_chunks
+from dask_mars.optimize.plain_functions import writes_of
 from dask_mars.store.array_memory import byte_bounds, copy_as_it_lies
 from dask_mars.store.persisted import PersistedChunk
 
@@ -41,6 +45,13 @@ FRAMES_LIMIT_BYTES = 1 << 33
 _PRODUCTS = "._matmul", "._tensordot"
 #: Size below which arrays are combined by the graph's own functions.
 _SMALL_BYTES = 1 << 16
+
+
+#: Types of values that no task can change.
+_FIXED = frozenset(
+    {type(None), type(Ellipsis), bool, int, float, complex, str, bytes, range, slice, type}
+    | {BuiltinFunctionType, FunctionType}
+)
 
 
 class _Losses:
@@ -93,12 +104,27 @@ class Lent:
     def __init__(self, graph: ChunkGraph, chunks: set[int], is_measured: bool = True) -> None:
         self._graph, self.chunks, self._is_measured = graph, chunks, is_measured
         self._operands: dict[int, Operand] = {}
+        #: By operand: whether its functions may write into arrays. Those that have tried to are known to do so.
+        self._may_write: dict[int, bool] = {}
+        self._writing = set[int]()
 
     def run(self, chunk: int, inputs: list[Any]) -> Any:
         """Compute a chunk of inputs that are read-only; if it writes into them, again as Dask's threads do."""
-        with contextlib.suppress(WritesIntoInputs):
-            return self.run_reading(chunk, inputs)
+        operand_id = self._graph.operand_of[chunk]
+        if operand_id not in self._writing and self._is_repeatable(chunk, operand_id, inputs):
+            with contextlib.suppress(WritesIntoInputs):
+                return self.run_reading(chunk, inputs)
+            self._writing.add(operand_id)
         return run_chunk(self._graph, chunk, inputs)
+
+    def _is_repeatable(self, chunk: int, operand_id: int, inputs: list[Any]) -> bool:
+        """Return whether a chunk that fails because it writes into an array has changed nothing else before."""
+        functions = self._graph.operands[operand_id].functions
+        may_write = self._may_write.get(operand_id)
+        if may_write is None:
+            may_write = self._may_write[operand_id] = writes_of(functions)
+        others = *inputs, *self._graph.literals[chunk]
+        return not (may_write and any(map(_may_change, (*others, *_held_by(functions)))))
 
     def run_reading(self, chunk: int, inputs: list[Any]) -> Any:
         """Compute a chunk of inputs that are read-only; raise `WritesIntoInputs` if it writes into them."""
@@ -122,7 +148,7 @@ class Lent:
         is_counted = self._is_measured and takes_time and not losses.are_settled(names)
         before_s, counted_s = time.perf_counter(), _counted_s() if is_counted else None
         try:
-            result = operand.run([_read_only(value) for value in inputs], literals)
+            result = operand.run(list(map(_read_only, inputs)), tuple(map(_read_only, literals)))
         except Exception as error:
             if not is_about_writing(error):
                 raise
@@ -151,7 +177,8 @@ def lent_chunks(
     if not stores and _reads_much(graph, copied_bytes, limits):
         everything = set(range(len(graph))).difference(graph.values, in_client)
         if not _has_large_products(graph) and _quick_chunks(graph, everything, limits.allow_frames) == everything:
-            return Lent(graph, everything)
+            # Assembly and stores run in this process in any case.
+            return Lent(graph, everything - graph.chunks_for_client())
     lent = set[int]()
     for chunk in sorted(
         _quick_chunks(graph, _small_chunks(graph, copied_bytes, limits.chunk_bytes), limits.allow_frames)
@@ -228,6 +255,24 @@ def _is_small(value: Any) -> bool:
     return isinstance(value, np.ndarray | np.generic) and value.nbytes < _SMALL_BYTES
 
 
+def _may_change(value: Any) -> bool:
+    """Return whether a task may change a value, other than an array, which it gets read-only."""
+    kind = type(value)
+    if kind is tuple or kind is frozenset:
+        return any(map(_may_change, value))
+    is_fixed = issubclass(kind, np.generic | np.dtype | np.ufunc) and kind is not np.void
+    return not (is_fixed or kind is np.ndarray or kind in _FIXED)
+
+
+def _held_by(functions: tuple[Any, ...]) -> Iterator[Any]:
+    """Yield functions of an operand and the values that they hold."""
+    for value in unfolded(functions):
+        if type(value) is partial:
+            yield from _held_by((value.func, *value.args, *value.keywords.values()))
+        else:
+            yield value
+
+
 def _read_only(value: Any) -> Any:
     if type(value) is np.ndarray:
         value = value.view()
@@ -241,8 +286,9 @@ def _own(result: Any, bounds: list[tuple[int, int]]) -> Any:
 
     if not bounds or type(result) is np.ndarray or plain_bytes(result) is not None:
         return result
-    # A structured number is a view.
-    found = isinstance(result, np.void)
+    # A structured number is a view, and pandas copies blocks before `thaw` sees them.
+    kinds: dict[int, type] = {}
+    found = isinstance(result, np.void) or package_of(type(result)) == "pandas"
 
     def thaw(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         nonlocal found
@@ -255,7 +301,8 @@ def _own(result: Any, bounds: list[tuple[int, int]]) -> Any:
     buffers: list[Any] = []
     # What cannot be pickled stays in this process, as under Dask's threads.
     with contextlib.suppress(Exception):
-        pickled = dumps(result, buffers.append, thaw)
+        pickled = dumps(result, buffers.append, thaw, kinds)
+        found = found or any(package_of(kind) == "pandas" for kind in kinds.values())
         return loads(pickled, buffers=buffers) if found else result
     return result
 

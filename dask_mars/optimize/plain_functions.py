@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import builtins
 import dis
+from functools import partial
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
+
+from dask_mars.optimize.known import LIBRARIES, unfolded
 
 #: Instructions of loops, generators, functions and classes within, and those that change what outlives the call.
 _REFUSED = frozenset(
@@ -62,12 +65,54 @@ def values_read(function: FunctionType) -> list[Any] | None:
                 return None
             if kind in ("LOAD_GLOBAL", "LOAD_NAME"):
                 values.append(function.__globals__.get(argument, getattr(builtins, argument, None)))
-    # Names of keyword arguments are a tuple among the constants.
-    has_out = any(type(constant) is tuple and "out" in constant for constant in code.co_consts)
-    writes = has_out or any(map(_may_write, instructions))
+    writes = _has_writes(function, instructions)
     # Of an array it may write into the user's own; in processes nothing would come of that.
     may_change = any(type(value) in _MUTABLE or (writes and hasattr(value, "__setitem__")) for value in values)
     return None if may_change else values
+
+
+class Effects(NamedTuple):
+    """What a function and those that it calls do besides returning a value."""
+
+    #: Whether it writes into arrays, which may be its own.
+    writes: bool
+    #: Whether it takes numbers from a generator of random numbers that it refers to.
+    draws: bool
+
+
+def effects_of(function: Any, depth: int = 16) -> Effects:
+    """Return the effects of a function of the user's; libraries' have none."""
+    if type(function) is partial and depth:
+        return effects_of(function.func, depth - 1)
+    if type(function) is not FunctionType:
+        return Effects(False, False)
+    if str(function.__globals__.get("__name__")).partition(".")[0] in LIBRARIES:
+        return Effects(False, False)
+    values = values_read(function) if depth else None
+    if values is None:
+        return Effects(True, True)
+    instructions = list(dis.get_instructions(function.__code__))
+    writes = _has_writes(function, instructions)
+    draws = any(instruction.argval == "random" for instruction in instructions) or any(map(_is_random, values))
+    inner = [effects_of(value, depth - 1) for value in values]
+    return Effects(writes or any(each.writes for each in inner), draws or any(each.draws for each in inner))
+
+
+def writes_of(functions: tuple[Any, ...]) -> bool:
+    """Return whether functions of the user's among those of an operand write into arrays."""
+    return any(effects_of(function).writes for function in unfolded(functions))
+
+
+def _is_random(value: Any) -> bool:
+    """Return whether a value is a generator of random numbers of NumPy's, or a method of one."""
+    owner = getattr(value, "__self__", value)
+    return any(str(type(each).__module__).startswith("numpy.random") for each in (value, owner))
+
+
+def _has_writes(function: FunctionType, instructions: list[dis.Instruction]) -> bool:
+    # Names of keyword arguments are a tuple among the constants.
+    has_out = any(type(constant) is tuple and "out" in constant for constant in function.__code__.co_consts)
+    return has_out or any(map(_may_write, instructions))
 
 
 def _may_write(instruction: dis.Instruction) -> bool:

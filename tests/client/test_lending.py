@@ -201,6 +201,78 @@ def test_a_task_that_writes_into_the_users_array_does_so(runtime: Runtime) -> No
     assert values[5] == 7.0
 
 
+def add_to_both(other: Any, array: Any) -> Any:
+    other += 1
+    array += 1
+    return np.array([other.sum(), array.sum()])
+
+
+def add_random_numbers(array: Any, generator: np.random.Generator) -> Any:
+    array += generator.random(array.shape)
+    return array.sum()
+
+
+def count_and_add(array: Any, counts: list[int], constant: int) -> Any:
+    counts[0] += constant
+    array += 1
+    return counts[0]
+
+
+def test_what_writes_into_the_users_array_has_no_effect_twice(runtime: Runtime) -> None:
+    values, masked = user_values(16), np.ma.masked_less(user_values(), 5.0)
+    matrix, small, expected = np.asmatrix(user_values()), np.zeros(3), user_values(16)
+    results = []
+    for other in (masked, matrix, small):
+        before = other.sum()
+        found = dask.delayed(add_to_both)(other, values).compute(scheduler=runtime.get)
+        results.append(found[0] - before)
+    assert results == [masked.count(), matrix.size, 3]
+    np.testing.assert_array_equal(values, expected + 3)
+    total = dask.delayed(add_random_numbers)(values, np.random.default_rng(0)).compute(scheduler=runtime.get)
+    assert total == (expected + 3 + np.random.default_rng(0).random(expected.shape)).sum()
+    assert dask.delayed(count_and_add)(values, [1], 1).compute(scheduler=runtime.get) == 2
+
+
+def test_functions_that_write_are_tried_once(runtime: Runtime) -> None:
+    array, tries = da.from_array(user_values(16), chunks=_BLOCK), 0
+
+    def counted(lent: lending.Lent, chunk: int, inputs: list[Any]) -> Any:
+        nonlocal tries
+        tries += 1
+        return used(lent, chunk, inputs)
+
+    used = lending.Lent.run_reading
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lending.Lent, "run_reading", counted)
+        found = array.map_blocks(add_one, dtype=float).compute(scheduler=runtime.get, num_workers=1)
+    np.testing.assert_array_equal(found, user_values(16) + 1)
+    assert tries == 1
+
+
+def add_one(array: Any) -> Any:
+    array[:] = array + 1
+    return array
+
+
+def test_frames_of_the_users_array_are_copied(runtime: Runtime) -> None:
+    pandas = pytest.importorskip("pandas")
+    values = user_values()
+
+    def framed(array: Any) -> Any:
+        return pandas.DataFrame(array.reshape(-1, 8)[:, :3], copy=False)
+
+    def in_a_list(array: Any) -> Any:
+        return [framed(array)]
+
+    frame = dask.delayed(framed)(values).compute(scheduler=runtime.get)
+    (inside,) = dask.delayed(in_a_list)(values).compute(scheduler=runtime.get)
+    assert lending.losses._times
+    for each in (frame, inside):
+        each.iloc[0, 0] = 5.0
+        assert each.iloc[0].tolist() == [5.0, 1.0, 2.0]
+    assert values[0] == 0.0
+
+
 @pytest.mark.usefixtures("tests_are_a_library")
 def test_errors_are_those_of_dasks_threads(runtime: Runtime) -> None:
     with pytest.raises(KeyError, match=f"no {_BLOCK}") as caught:

@@ -150,6 +150,28 @@ def writes_slices_of(array):
     return write
 
 
+def draws(block):
+    return block + np.random.rand(*block.shape)
+
+
+def fills(block):
+    block += 1
+    return block
+
+
+def fills_at_random(block):
+    block[:] = np.random.rand(*block.shape)
+    return block
+
+
+def fills_from(generator):
+    def fill(block):
+        block += generator.random(block.shape)
+        return block
+
+    return fill
+
+
 PLAIN = {
     "slices": edges,
     "a lambda": lambda block: block**2 + FACTOR,
@@ -160,6 +182,8 @@ PLAIN = {
     "a partial function": functools.partial(edges, width=2),
     "sorted": lambda block: np.sort(block, axis=0),
     "an error": lambda block: block if block.size else ValueError("empty"),
+    "random numbers": lambda block: draws(block),
+    "an array that it fills": lambda block: fills(block),
 }
 NOT_PLAIN = {
     "a loop": own,
@@ -180,6 +204,9 @@ NOT_PLAIN = {
     "a slice that it writes into": writes_slices_of(np.zeros(5)),
     "an array that it adds to": adds_to(np.zeros((5, 5))),
     "an array for results": functools.partial(lambda block, out: np.add(block, OUT, out=OUT), out=None),
+    "an array that it fills with numbers of the program's generator": fills_at_random,
+    "functions that do the two": lambda block: fills(draws(block)),
+    "a generator of another function": fills_from(np.random.default_rng(0)),
     "print": lambda block: print(block) or block,
     "text that runs": lambda block: eval("block"),
 }
