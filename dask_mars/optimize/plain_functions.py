@@ -72,7 +72,7 @@ def values_read(function: FunctionType) -> list[Any] | None:
 
 
 class Effects(NamedTuple):
-    """What a function and those that it calls do besides returning a value."""
+    """Effects of a function, and of those that it calls, besides its value."""
 
     #: Whether it writes into arrays, which may be its own.
     writes: bool
