@@ -177,8 +177,7 @@ def lent_chunks(
     if not stores and _reads_much(graph, copied_bytes, limits):
         everything = set(range(len(graph))).difference(graph.values, in_client)
         if not _has_large_products(graph) and _quick_chunks(graph, everything, limits.allow_frames) == everything:
-            # Assembly and stores run in this process in any case.
-            return Lent(graph, everything - graph.chunks_for_client())
+            return Lent(graph, everything)
     lent = set[int]()
     for chunk in sorted(
         _quick_chunks(graph, _small_chunks(graph, copied_bytes, limits.chunk_bytes), limits.allow_frames)
@@ -198,13 +197,18 @@ def _quick_chunks(graph: ChunkGraph, chunks: Collection[int], allow_frames: bool
 
 def _reads_much(graph: ChunkGraph, copied_bytes: Mapping[int, int], limits: Limits) -> bool:
     """Return whether a graph reads mostly the user's memory, and makes no more than fits without spilling."""
-    if not MUCH_BYTES <= sum(copied_bytes.values()) <= limits.results_bytes or graph.restrictions:
+    read_bytes = sum(copied_bytes.values())
+    if read_bytes < MUCH_BYTES or len(graph) > MOST_CHUNKS or graph.restrictions:
         return False
-    if len(graph) > MOST_CHUNKS or any(type(value) is PersistedChunk for value in graph.values.values()):
+    if any(type(value) is PersistedChunk for value in graph.values.values()):
         return False
     declared = DeclaredSizes(graph)
-    sizes = [declared[chunk] or 0 for chunk in range(len(graph)) if chunk not in graph.values]
-    return max(sizes, default=0) <= limits.chunk_bytes and sum(sizes) <= limits.results_bytes
+    sizes = [declared[chunk] for chunk in range(len(graph)) if chunk not in graph.values]
+    # Of undeclared results, about five are there at a time, each at most as large as all inputs, as a rule.
+    most_bytes = limits.results_bytes // (2 if None in sizes else 1)
+    known = [size for size in sizes if size]
+    fits = max(known, default=0) <= limits.chunk_bytes and sum(known) <= limits.results_bytes
+    return fits and read_bytes <= most_bytes
 
 
 def _has_large_products(graph: ChunkGraph) -> bool:

@@ -123,6 +123,7 @@ def test_graphs_of_library_code_that_read_large_arrays_run_in_threads(runtime: R
     assert set(pids.compute(scheduler=runtime.get)) == {os.getpid()}
     largest, places = dask.compute(*map(da.max, da.argtopk(array, 2)[:, None]), scheduler=runtime.get)
     assert {largest, places} == {len(values) - 1, len(values) - 2}
+    assert os.getpid() in da.argtopk(array, 2).map_blocks(pid_of).compute(scheduler=runtime.get)
     # What is persisted is kept in the store.
     kept = pids.persist(scheduler=runtime.get)
     assert os.getpid() not in kept.compute(scheduler=runtime.get)
@@ -156,6 +157,9 @@ def test_graphs_whose_results_take_much_memory_run_in_processes(
 ) -> None:
     array = da.from_array(user_values(16), chunks=_BLOCK)
     monkeypatch.setattr(lending, "_RESULTS_SHARE", runtime.settings.memory_limit // (48 << 20))
+    # Partial results without declared sizes count twice.
+    places = da.argtopk(array, 2).map_blocks(pid_of)
+    assert os.getpid() not in places.compute(scheduler=runtime.get)
     doubled = array[:, None] * da.ones(2, chunks=2)
     assert os.getpid() not in doubled.map_blocks(pid_of).compute(scheduler=runtime.get)
 
