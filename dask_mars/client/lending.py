@@ -45,8 +45,6 @@ FRAMES_LIMIT_BYTES = 1 << 33
 _PRODUCTS = "._matmul", "._tensordot"
 #: Size below which arrays are combined by the graph's own functions.
 _SMALL_BYTES = 1 << 16
-
-
 #: Types of values that no task can change.
 _FIXED = frozenset(
     {type(None), type(Ellipsis), bool, int, float, complex, str, bytes, range, slice, type}

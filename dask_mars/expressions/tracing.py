@@ -12,7 +12,7 @@ import operator
 import pickle
 import sys
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -131,7 +131,14 @@ def _key(args: tuple[Any, ...], keywords: dict[str, Any]) -> Hashable | None:
 class _Program:
     """The program of a function for one combination of shapes and dtypes."""
 
-    def __init__(self, operand: Operand, literals: tuple[Any, ...], reductions: bool, ndim: int = 0) -> None:
+    def __init__(
+        self,
+        operand: Operand,
+        literals: tuple[Any, ...],
+        reductions: bool,
+        ndim: int = 0,
+        ignored: Collection[str] = (),
+    ) -> None:
         #: The steps as they were recorded.
         self.operand = operand
         #: Number of dimensions of the result of a function that may be pending.
@@ -143,22 +150,17 @@ class _Program:
             region.is_strict = True
         #: Whether there are chains of elementwise steps, for which a program is faster.
         self.gains = bool(regions)
-        #: Whether the result is that of a chain, which the region that reads it can continue.
+        #: Whether the region that reads the result can continue it: it is that of a chain, and ignores no errors.
         last = operand.steps[-1]
-        self.ends_in_chain = functions.elementwise(operand.functions[last.function], last.keywords) is not None
+        is_chain = functions.elementwise(operand.functions[last.function], last.keywords) is not None
+        self.ends_in_chain = is_chain and not ignored
         #: Whether the results are the same, to the last bit, for arrays whose rows do not lie one after another.
         self.ignores_layout = all(
             _ignores_layout(operand.functions[step.function], step.keywords) for step in operand.steps
         )
         self._fast = _assigning_directly(fast)
         self._failures = 0
-        self._ignored: dict[str, str] = {}
-
-    def ignore(self, errors: Iterable[str]) -> None:
-        """Ignore kinds of floating point errors, as a function does by `with numpy.errstate`."""
-        self._ignored = dict.fromkeys(errors, "ignore")
-        # A region that reads the result does not ignore them.
-        self.ends_in_chain = self.ends_in_chain and not self._ignored
+        self._ignored = dict.fromkeys(ignored, "ignore")
 
     def run(self, arrays: list[Any]) -> Any:
         """Return the result, or None if the function itself has to be called, for example to warn."""
@@ -251,8 +253,8 @@ def _trace(code: StraightCode, args: tuple[Any, ...], keywords: dict[str, Any]) 
         operand = trace.operand(result)
         if operand is not None:
             # Regions without reductions: NumPy adds up sums, in the same order as in the function.
-            program = _Program(operand, tuple(trace.literals), reductions=False, ndim=getattr(result, "ndim", 0))
-            program.ignore(trace.ignored_errors or ())
+            ndim, ignored = getattr(result, "ndim", 0), trace.ignored_errors or ()
+            program = _Program(operand, tuple(trace.literals), reductions=False, ndim=ndim, ignored=ignored)
             return program if program.gains else None
     return None
 
