@@ -12,7 +12,7 @@ from dask_mars.dask_api.arrays import finalize
 from dask_mars.graph.callables import called_by, full_name
 from dask_mars.graph.chunks import DATA, ChunkGraph, Key
 from dask_mars.optimize.known import WRITERS, appends, makes_files, unfolded
-from dask_mars.worker.shuffle import map_bag, map_frame
+from dask_mars.worker.shuffle import MAPS
 
 
 class Facts(NamedTuple):
@@ -113,7 +113,7 @@ def _kinds(graph: ChunkGraph) -> _Kinds:
             beginning.add(operand_id)
         elif operand.in_client:
             tainting.add(operand_id)
-        elif any(function is map_bag or function is map_frame for function in functions):
+        elif any(id(function) in MAPS for function in functions):
             # Map outputs have a format of their own, of which readers take parts.
             exempt.add(operand_id)
         elif store_calls(operand):

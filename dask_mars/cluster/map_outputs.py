@@ -7,18 +7,14 @@ output's host, and travels in its place. Reducers on that host read the map outp
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
 from dask_mars.cluster.partition.subtasks import NO_HOST
 from dask_mars.graph.chunks import ChunkGraph, Operand, Step
-from dask_mars.worker.shuffle import map_bag, map_frame, reduce_bag, reduce_frame, select
-
-_MAPS = frozenset({map_bag, map_frame})
-#: Functions of reducers, with the position of the reducer in their arguments.
-_REDUCES: dict[Callable[..., Any], int] = {reduce_bag: 1, reduce_frame: 0}
+from dask_mars.worker.shuffle import MAPS, REDUCES, select
 
 
 @dataclass(slots=True)
@@ -71,7 +67,7 @@ def _reads_of_reducers(graph: ChunkGraph, fixed: Collection[int]) -> dict[int, d
     maps = {
         operand_id
         for operand_id, operand in enumerate(graph.operands)
-        if any(operand.functions[operand.steps[-1].function] is function for function in _MAPS)
+        if id(operand.functions[operand.steps[-1].function]) in MAPS
     }
     reduces = {id: steps for id, operand in enumerate(graph.operands) if (steps := _reducing_steps(operand))}
     reads: dict[int, dict[int, int]] = {}
@@ -95,7 +91,7 @@ def _reducing_steps(operand: Operand) -> list[tuple[int, list[int]]]:
     found = []
     count = operand.input_count
     for step in operand.steps:
-        place = _REDUCES.get(operand.functions[step.function])
+        place = REDUCES.get(id(operand.functions[step.function]))
         if place is not None:
             literal = step.slots[place] - count
             if 0 <= literal < operand.literal_count:

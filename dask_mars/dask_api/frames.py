@@ -26,6 +26,9 @@ FromMap, FromMapProjectable = optional("dask.dataframe.dask_expr.io.io", "FromMa
 FromPandas = optional("dask.dataframe.dask_expr.io.io", "FromPandas")
 # The steps of a shuffle through files, which our store replaces.
 DiskShuffle, barrier, collect = optional("dask.dataframe.dask_expr._shuffle", "DiskShuffle", "barrier", "collect")
+# The steps of a shuffle by tasks, which our store replaces.
+SimpleShuffle = optional("dask.dataframe.dask_expr._shuffle", "SimpleShuffle")
+_concat = optional("dask.dataframe.core", "_concat")
 # The steps of a shuffle between workers, and what does the same without them.
 AssignPartitioningIndex, _shuffle_transfer = optional(
     "dask.dataframe.dask_expr._shuffle", "AssignPartitioningIndex", "_shuffle_transfer"

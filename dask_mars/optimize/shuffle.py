@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from operator import getitem
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -20,10 +21,10 @@ from dask_mars.dask_api.core import Alias, DataNode
 from dask_mars.graph.callables import package_of
 from dask_mars.graph.chunks import ChunkGraph, Constant, Key
 from dask_mars.import_locks import is_loaded
-from dask_mars.optimize.programs import Program, call_node
-from dask_mars.worker.shuffle import map_bag, map_frame, reduce_bag, reduce_frame
+from dask_mars.optimize.programs import Program, call_node, make_list
+from dask_mars.worker.shuffle import MAPS, map_bag, map_frame, pieces, reduce_bag, reduce_frame, split_frame
 
-_MAPS = {id(map_bag), id(map_frame)}
+_LIST = id(make_list)
 #: Returns the program of a key, None if there is none.
 ProgramOf = Callable[[Key], Program | None]
 
@@ -69,6 +70,8 @@ class Shuffles:
         for kind in _kinds():
             for function in (kind.partition, kind.collect):
                 self.replacements[id(function)] = partial(self._step, kind)
+        if "dask.dataframe.dask_expr" in sys.modules:
+            _ByTasks(self.replacements)
         # Dask imports it for the graph of such a shuffle.
         if is_loaded("distributed.shuffle._shuffle"):
             _BetweenWorkers(self.replacements)
@@ -85,7 +88,8 @@ class Shuffles:
         """Return the program of a key, with the steps of a shuffle replaced."""
         replacements = self.replacements
         for function_id, _, _ in program.steps:
-            if function_id in replacements:
+            # Most programs with lists have no part in a shuffle.
+            if function_id in replacements and function_id != _LIST:
                 break
         else:
             return program
@@ -94,7 +98,7 @@ class Shuffles:
 
         def emit(argument: Any) -> int:
             if type(argument) is _NewStep:
-                if id(argument.function) in _MAPS:
+                if id(argument.function) in MAPS:
                     self._maps.add(key)
                 if argument.maps:
                     self._reducers.add(key)
@@ -204,6 +208,46 @@ def _input_key(program: Program, codes: tuple[int, ...], place: int) -> Key | No
 
 def _without(codes: tuple[int, ...], *places: int) -> list[int]:
     return [code for place, code in enumerate(codes) if place not in places]
+
+
+class _ByTasks:
+    """Finds shuffles of dataframes by tasks: each partition becomes a dict, and others take frames out of it."""
+
+    # The store would pickle the dict as a whole, and each reader load all of it.
+
+    def __init__(self, replacements: dict[int, Replacement]) -> None:
+        from dask_mars.dask_api import frames
+
+        self._group = frames.SimpleShuffle._shuffle_group
+        replacements[id(self._group)] = self._split
+        # In a step before this one its frames become a list.
+        replacements[id(frames._concat)] = lambda *_: None
+        replacements[_LIST] = self._pieces
+
+    def _split(self, _: Callable[..., Any], __: Program, codes: tuple[int, ...], ___: ProgramOf) -> _NewStep:
+        """Return the call in place of the task of an old partition."""
+        return _NewStep(split_frame, codes)
+
+    def _pieces(
+        self, _: Callable[..., Any], program: Program, codes: tuple[int, ...], program_of: ProgramOf
+    ) -> _NewStep | None:
+        """Return the call in place of a list of frames that are taken out of dicts."""
+        maps, reducers = [], set()
+        for place in range(len(codes)):
+            taken = _input_key(program, codes, place)
+            takes = None if taken is None else program_of(taken)
+            if takes is None or takes.functions != [getitem]:
+                return None
+            codes_of_take = takes.steps[0][1]
+            source, reducer = _input_key(takes, codes_of_take, 0), _literal(takes, codes_of_take[1])
+            splits = None if source is None or type(reducer) is not int else program_of(source)
+            if splits is None or splits.functions[-1:] != [self._group]:
+                return None
+            maps.append(source)
+            reducers.add(reducer)
+        if len(reducers) != 1:
+            return None
+        return _NewStep(pieces, [DataNode(None, reducers.pop())], maps=maps)
 
 
 #: Module and name of the functions, made anew for each join, that send the rows of one side to workers.

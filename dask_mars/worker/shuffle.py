@@ -33,9 +33,7 @@ def map_frame(frame: Any, column: Any, reducers: Collection[int], drop: bool = F
     codes = codes[order]
     starts = np.searchsorted(codes, numbers, "left").tolist()
     stops = np.searchsorted(codes, numbers, "right").tolist()
-    # The index of a part is no longer a range.
-    row_bytes = int(frame.memory_usage(index=False).sum()) + 8 * frame.index.nlevels * len(frame)
-    size_bytes = row_bytes + _PART_BYTES * len(numbers)
+    size_bytes = _packed_bytes(frame, len(numbers))
     # Taking each part by itself saves a copy of the whole, but takes longer per part.
     grouped = frame.take(order) if len(frame) < _FEW_ROWS * len(numbers) else None
 
@@ -45,6 +43,33 @@ def map_frame(frame: Any, column: Any, reducers: Collection[int], drop: bool = F
                 yield reducer, frame.take(order[start:stop]) if grouped is None else grouped.iloc[start:stop]
 
     return pack(parts(), len(numbers), size_bytes)
+
+
+def _packed_bytes(frame: Any, count: int) -> int:
+    """Return about how many bytes a frame of pandas takes in so many parts."""
+    # The index of a part is no longer a range.
+    row_bytes = int(frame.memory_usage(index=False).sum()) + 8 * int(frame.index.nlevels) * len(frame)
+    return row_bytes + _PART_BYTES * count
+
+
+def split_frame(frame: Any, *arguments: Any) -> MapOutput:
+    """Group a partition's rows as Dask's shuffles by tasks do, empty groups included."""
+    from dask_mars.dask_api.frames import SimpleShuffle
+
+    groups = SimpleShuffle._shuffle_group(frame, *arguments)
+    is_pandas = type(frame) is sys.modules["pandas"].DataFrame
+    return pack(groups.items(), len(groups), _packed_bytes(frame, len(groups)) if is_pandas else 0)
+
+
+def pieces(reducer: int, *outputs: MapOutput) -> list[Any]:
+    """Return the rows for a reducer, a frame for each partition."""
+    parts = _parts(reducer, outputs)
+    # A single one is not concatenated, and the user may write into it.
+    return parts if sum([len(part) > 0 for part in parts]) > 1 else [part.copy() for part in parts]
+
+
+def _parts(reducer: int, outputs: Iterable[MapOutput]) -> list[Any]:
+    return [part for output in outputs for part in output.part(reducer)]
 
 
 def _narrow(codes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -58,7 +83,7 @@ def reduce_frame(reducer: int, meta: Any, *outputs: MapOutput) -> Any:
     """Return the rows for a reducer, in the order of the partitions; `meta` if there are none."""
     from dask.dataframe.dispatch import concat
 
-    parts = [part for output in outputs for part in output.part(reducer)]
+    parts = _parts(reducer, outputs)
     frame = (concat(parts) if len(parts) > 1 else parts[0].copy()) if parts else ()
     # Joins change their frames, and all reducers of a worker share this one.
     return frame if len(frame) else meta.copy()
@@ -82,10 +107,17 @@ def reduce_bag(grouper: Callable[[Any], Any], reducer: int, *outputs: MapOutput)
     """Return the groups of one reducer, as pairs of group and items."""
     from dask_mars.dask_api.bags import groupby
 
-    items = [item for output in outputs for part in output.part(reducer) for item in part]
+    items = [item for part in _parts(reducer, outputs) for item in part]
     return list(groupby(grouper, items).items())
 
 
 def select(output: MapOutput, reducers: Collection[int]) -> MapOutput:
     """Return the parts of a map output for some of the reducers, which run on another host."""
     return output.select(reducers)
+
+
+# By the ids of functions: others may have no hash.
+#: Functions that return a map output.
+MAPS = frozenset(map(id, (map_bag, map_frame, split_frame)))
+#: Functions that read their part of map outputs, with the position of the reducer in their arguments.
+REDUCES = {id(reduce_bag): 1, id(reduce_frame): 0, id(pieces): 0}

@@ -69,9 +69,20 @@ def test_bags_too():
     assert sum("reduce_bag" in name for name in names) == 2
 
 
-def test_the_users_choice_stays():
+def test_shuffles_by_tasks_keep_groups_in_the_store():
     shuffled = dd.from_pandas(frame(), npartitions=5).shuffle("key", shuffle_method="tasks")
-    assert any("shuffle_group" in name for name in operands_of(shuffled))
+    names = operands_of(shuffled)
+    assert len(names) == 11
+    assert sum("split_frame" in name for name in names) == sum("pieces" in name for name in names) == 5
+    # The user wants to know what Dask's tasks return.
+    tasks, wanted = dict(shuffled.optimize().dask), shuffled.optimize().__dask_keys__()
+    for key in tasks:
+        if str(key[0]).startswith(("group", "split")):
+            graph = prepare(tasks, [*wanted, key], PrepareOptions())
+            assert any("_shuffle_group" in operand.name for operand in graph.operands)
+
+
+def test_the_user_may_keep_files():
     on_files = operands_of(dd.from_pandas(frame(), npartitions=5).shuffle("key"), keep_shuffles=True)
     assert sum("collect" in name for name in on_files) == 5
 
@@ -99,6 +110,45 @@ def test_rows_come_in_the_order_of_the_partitions(get):
     for part, theirs in zip(dask.compute(*collection.to_delayed(), scheduler=get), expected, strict=True):
         assert part.index.is_monotonic_increasing
         pd.testing.assert_frame_equal(part, theirs.sort_index())
+
+
+BY_TASKS = {
+    "shuffle": lambda rows: rows.shuffle("key", npartitions=3, shuffle_method="tasks"),
+    "more partitions": lambda rows: rows.shuffle("key", npartitions=9, shuffle_method="tasks"),
+    "without an index": lambda rows: rows.shuffle("key", shuffle_method="tasks", ignore_index=True),
+    "by the index": lambda rows: rows.shuffle(on_index=True, shuffle_method="tasks"),
+    "some partitions": lambda rows: rows.shuffle("key", shuffle_method="tasks").partitions[1:3],
+    "in stages": lambda rows: rows.repartition(npartitions=34).shuffle(
+        "key", npartitions=35, shuffle_method="tasks"
+    ),
+    "mapped": lambda rows: rows.shuffle("key", shuffle_method="tasks").map_partitions(
+        lambda part: part.assign(x=part.x.to_numpy() + 1)
+    ),
+    "written into": lambda rows: rows.partitions[:1].shuffle("key", shuffle_method="tasks").map_partitions(marked),
+    "drop_duplicates": lambda rows: rows[["small", "text"]].drop_duplicates(),
+    "nunique": lambda rows: rows.key.nunique(),
+    "groupby": lambda rows: rows.groupby("key").agg({"x": "sum"}, split_out=3, shuffle_method="tasks"),
+    "nothing left": lambda rows: rows[rows.x < 0].shuffle("key", shuffle_method="tasks"),
+}
+
+
+def marked(part: Any) -> Any:
+    """Write into a frame's memory."""
+    if len(part):
+        part["x"].array._ndarray[:1] = -1
+    return part
+
+
+@pytest.mark.parametrize("name", BY_TASKS)
+def test_shuffles_by_tasks_return_what_threads_do(get, name):
+    collection = BY_TASKS[name](dd.from_pandas(frame(), npartitions=5))
+    theirs, ours = collection.compute(scheduler="threads"), collection.compute(scheduler=get)
+    assert type(ours) is type(theirs)
+    if isinstance(theirs, pd.DataFrame):
+        pd.testing.assert_frame_equal(ours, theirs)
+        assert ours.attrs == theirs.attrs
+    else:
+        assert ours == theirs
 
 
 def test_groups_of_bags_are_those_of_threads(get):
