@@ -242,7 +242,9 @@ def _small_chunks(graph: ChunkGraph, copied_bytes: Mapping[int, int], most_bytes
             for source in sources
         )
         read_bytes += sum(filter(None, made_bytes))
-        if are_here and (size or 0) <= min(_MOST_RESULT * read_bytes, most_bytes):
+        # An undeclared result is as large as what is read, at most, and chunks that read it may come much later.
+        largest = read_bytes if size is None else size
+        if are_here and largest <= most_bytes and (size or 0) <= _MOST_RESULT * read_bytes:
             candidates.add(chunk)
     return candidates
 
