@@ -41,6 +41,7 @@ _CONTAINERS = frozenset({tuple, list, set, frozenset})
 _EMPTY = CellType()
 #: Module of the functions of Dask's frames, whose sizes are not declared.
 FRAMES = "dask.dataframe"
+_MAPS_PARTITIONS = f"{FRAMES}.core.apply_and_enforce"
 #: Maximum depth of literals, and maximum size of a graph that is inspected.
 _DEPTH = 16
 MOST_CHUNKS = 4096
@@ -79,9 +80,9 @@ def code_origin(graph: ChunkGraph) -> CodeOrigin:
         return CodeOrigin(set(), f"a graph has {len(graph)} chunks, more than {MOST_CHUNKS}")
     look = _Look(allows_plain=sum(map(bytes_to_store, graph.values.values())) >= MUCH_BYTES)
     known = (
-        all(look.is_called(function) for operand in graph.operands for function in operand.functions)
+        all(map(look.are_called, graph.operands))
         and all(look.is_plain(value) for value in graph.values.values() if type(value) is not PersistedChunk)
-        and all(look.is_plain(literal) for literals in graph.literals for literal in literals)
+        and all(look.are_literals_plain(graph, chunk) for chunk in range(len(graph)))
     )
     return CodeOrigin(look.modules, "" if known else f"{look.other or 'some object'} is not a library's")
 
@@ -104,7 +105,7 @@ def library_chunks(graph: ChunkGraph, chunks: Collection[int], frames: bool) -> 
     """Return those of some chunks that are library code, with values they read; with `frames` also of pandas."""
     look = _Look(allows_plain=True)
     operands = {graph.operand_of[chunk] for chunk in chunks}
-    known = {id for id in operands if all(map(look.is_called, graph.operands[id].functions))}
+    known = {id for id in operands if look.are_called(graph.operands[id])}
     sources = {source for chunk in chunks for source in graph.inputs[chunk]}
     others = {source for source in sources & graph.values.keys() if not look.is_plain(graph.values[source])}
     if not frames and any(name.startswith((FRAMES, "pandas")) for name in look.modules):
@@ -114,7 +115,7 @@ def library_chunks(graph: ChunkGraph, chunks: Collection[int], frames: bool) -> 
         for chunk in chunks
         if graph.operand_of[chunk] in known
         and others.isdisjoint(graph.inputs[chunk])
-        and all(look.is_plain(literal) for literal in graph.literals[chunk])
+        and look.are_literals_plain(graph, chunk)
     }
 
 
@@ -136,6 +137,26 @@ class _Look:
         #: Number of pandas' objects that may still be inspected.
         self._objects_left = _MOST_OBJECTS
 
+    def are_called(self, operand: Operand, depth: int = _DEPTH) -> bool:
+        """Return whether `is_called` holds for all functions of an operand."""
+        first, functions = operand.input_count + operand.literal_count, list[Any](operand.functions)
+        made_by = [operand.steps[slot - first].function for slot in _mapped_slots(operand) if slot >= first]
+        for place in made_by:
+            if type(functions[place]) is Constant:
+                functions[place] = functions[place].value
+        return all(self.is_called(function, depth) for function in functions)
+
+    def are_literals_plain(self, graph: ChunkGraph, chunk: int) -> bool:
+        """Return whether `is_plain` holds for a chunk's literals, and `is_called` for those that are called."""
+        literals, called = graph.literals[chunk], list[int]()
+        if FunctionType in map(type, literals):
+            operand = graph.operands[graph.operand_of[chunk]]
+            called = [slot - operand.input_count for slot in _mapped_slots(operand)]
+        return all(
+            self.is_called(literal) if at in called else self.is_plain(literal)
+            for at, literal in enumerate(literals)
+        )
+
     def is_called(self, function: Any, depth: int = _DEPTH) -> bool:
         """Return whether a function that a task calls is known, or a plain function of the user's."""
         kind = type(function)
@@ -145,9 +166,8 @@ class _Look:
                 self.is_plain(value, depth - 1) for value in inside
             )
         if kind is Subprogram and depth:
-            return all(self.is_called(inner, depth - 1) for inner in function.operand.functions) and all(
-                self.is_plain(value, depth - 1) for value in function.literals
-            )
+            literals = all(self.is_plain(value, depth - 1) for value in function.literals)
+            return literals and self.are_called(function.operand, depth - 1)
         is_library = kind is not FunctionType or self._is_library(function.__globals__.get("__name__", ""))
         if is_library or not self._allows_plain:
             return self.is_known(function, depth)
@@ -305,6 +325,15 @@ class _Look:
         if root not in LOADED_PACKAGES or module.startswith(FRAMES):
             self.modules.add(module)
         return True
+
+
+def _mapped_slots(operand: Operand) -> list[int]:
+    """Return the values of an operand that Dask calls with partitions of frames (`map_partitions`)."""
+    return [
+        step.slots[step.keywords.index("_func") - len(step.keywords)]
+        for step in operand.steps
+        if "_func" in step.keywords and full_name(operand.functions[step.function]) == _MAPS_PARTITIONS
+    ]
 
 
 @functools.cache

@@ -165,9 +165,7 @@ def test_graphs_whose_results_take_much_memory_run_in_processes(
 
 
 @pytest.mark.usefixtures("tests_are_a_library")
-def test_results_of_unknown_size_count_as_what_is_read(
-    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_of_unknown_size_count_as_what_is_read(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     computed_here = dask.delayed(os.getpid)(), dask.delayed(pid_and_sum)(user_values())
     assert os.getpid() in dask.compute(*computed_here, scheduler=runtime.get)[1]
     monkeypatch.setattr(lending, "_CHUNK_SHARE", runtime.settings.memory_limit // (4 << 20))

@@ -463,6 +463,34 @@ def test_operations_on_frames(frame):
     assert are_library_code(OWN_FRAME_OPERATIONS, *frame) == dict.fromkeys(OWN_FRAME_OPERATIONS, False)
 
 
+def rows_above(part: Any, least: float) -> Any:
+    """Return some rows with another column."""
+    part = part[part.v > least].copy()
+    part["twice"] = part.v * 2
+    return part
+
+
+def test_plain_functions_of_partitions(frame, monkeypatch):
+    df, _ = frame
+    mapped = df.map_partitions(rows_above, 3)
+    assert not is_library_code(handed_over(mapped))
+    monkeypatch.setattr(library_code, "MUCH_BYTES", 0)
+    makers = [
+        lambda: mapped,
+        lambda: mapped.twice.mean(),
+        lambda: df.map_partitions(rows_above, least=3, enforce_metadata=False),
+        lambda: df.map_partitions(functools.partial(rows_above, least=3)).groupby("a").v.sum(),
+    ]
+    assert [is_library_code(handed_over(make())) for make in makers] == [True] * len(makers)
+    # Others have loops, or Dask or pandas calls them once for each group or element.
+    named = dict.fromkeys(OWN_FRAME_OPERATIONS, False)
+    assert are_library_code(OWN_FRAME_OPERATIONS, *frame) == named
+    halves = df.v.map(lambda value: value / 2, meta=("v", "f8"))
+    most = df.groupby("a").v.apply(lambda group: group.max(), meta=("v", "f8"))
+    loops = df.map_partitions(lambda part: part.apply(lambda row: row.v, axis=1), meta=("v", "f8"))
+    assert not any(is_library_code(handed_over(each)) for each in (halves, most, loops))
+
+
 def test_files_of_frames(frame, tmp_path):
     pytest.importorskip("pyarrow")
     df, dd = frame
