@@ -48,6 +48,13 @@ def test_readers_of_slices_slice_the_users_array():
     assert len(slices_of(folded(sliced, (sliced * 2).sum()))) == 3
 
 
+def test_readers_of_transposes_transpose_the_users_array():
+    array = da.from_array(VALUES, chunks=10)
+    both = array.T.rechunk((30, 5)).max(axis=0), array.T[1:] - array.T[:-1], array[2:].T[:, 1:] * 2
+    names = [set(function_names(operand)) for operand in folded(*both).operands]
+    assert not any(each <= {"transpose", "getitem"} for each in names)
+
+
 def test_arrays_that_are_sliced_have_to_fit_into_the_budget():
     array = da.from_array(VALUES, chunks=10)
     assert not slices_of(folded(difference(array), limit=VALUES.nbytes))

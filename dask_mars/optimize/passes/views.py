@@ -1,8 +1,8 @@
-"""Slices of the user's arrays are taken by their readers.
+"""Slices and transposes of the user's arrays are taken by their readers.
 
-A chunk of its own would copy the slice into the store, as the user may change the array later. Readers of a view,
-as in ``x[1:] - x[:-1]``, need no copy. Whole arrays stay in memory until their last reader, so all that are sliced
-must fit into the budget of parts that are read in place.
+A chunk of its own would copy the view into the store, as the user may change the array later. Readers of a view,
+as in ``x[1:] - x[:-1]`` or in Xarray's groups of times, need no copy. Whole arrays stay in memory until their last
+reader, so all that are viewed must fit into the budget of parts that are read in place.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from dask_mars.optimize.passes.folding import Folder
 
 
 def fold_views(edit: GraphEdit, limits: Limits) -> None:
-    """Fold slices of the user's arrays into their readers."""
+    """Fold views of the user's arrays into their readers."""
     graph = edit.graph
-    slicing = [_only_slices(operand) for operand in graph.operands]
-    if limits.resident_bytes is None or not any(slicing):
+    viewing = [_only_views(operand) for operand in graph.operands]
+    if limits.resident_bytes is None or not any(viewing):
         return
     cut = {
         graph.inputs[chunk][0]
         for chunk, operand in enumerate(graph.operand_of)
-        if operand != DATA and slicing[operand]
+        if operand != DATA and viewing[operand]
     }
     if sum([graph.values[source].nbytes for source in cut if _is_array(graph, source)]) > limits.resident_bytes():
         return
@@ -42,14 +42,14 @@ def fold_views(edit: GraphEdit, limits: Limits) -> None:
                 if source in views and not uses[source]:
                     edit.remove(source)
             operand = graph.operand_of[chunk]
-            slicing += map(_only_slices, graph.operands[len(slicing) :])
-        if slicing[operand] and chunk not in kept and _is_view(graph, chunk):
+            viewing += map(_only_views, graph.operands[len(viewing) :])
+        if viewing[operand] and chunk not in kept and _is_view(graph, chunk):
             views[chunk] = operand
 
 
-def _only_slices(operand: Operand) -> bool:
+def _only_views(operand: Operand) -> bool:
     return operand.input_count == 1 and all(
-        function in (operator.getitem, arrays.getitem) for function in operand.functions
+        function in (operator.getitem, arrays.getitem, np.transpose) for function in operand.functions
     )
 
 
@@ -58,8 +58,11 @@ def _is_array(graph: ChunkGraph, chunk: int) -> bool:
 
 
 def _is_view(graph: ChunkGraph, chunk: int) -> bool:
-    """Return whether a chunk of a slicing operand is a view of an array of the user's."""
-    slices = [
-        index for literal in graph.literals[chunk] for index in (literal if type(literal) is tuple else (None,))
-    ]
-    return _is_array(graph, graph.inputs[chunk][0]) and all(type(index) is slice for index in slices)
+    """Return whether a chunk of such an operand is a view of an array of the user's."""
+    operand, literals = graph.operands[graph.operand_of[chunk]], graph.literals[chunk]
+    for step in operand.steps:
+        if operand.functions[step.function] is not np.transpose:
+            index = literals[at] if (at := step.slots[1] - 1) < len(literals) else None
+            if not all(type(each) is slice for each in (index if type(index) is tuple else (None,))):
+                return False
+    return _is_array(graph, graph.inputs[chunk][0])
