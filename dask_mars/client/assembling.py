@@ -66,7 +66,7 @@ def in_threads(operand: Operand, call_all: CallAll) -> Operand:
         partial(_assembled, call_all) if function is arrays.finalize else function
         for function in operand.functions
     ]
-    return Operand(operand.name, tuple(functions), operand.steps, operand.input_count, operand.literal_count)
+    return operand.replaced(functions, operand.steps)
 
 
 def _is_plain(operand: Operand) -> bool:

@@ -49,9 +49,7 @@ def with_views(operand: Operand) -> Operand:
             called.append(_joined)
     if len(called) == len(operand.functions):
         return operand
-    return Operand(
-        operand.name, tuple(called), tuple(steps), operand.input_count, operand.literal_count, operand.in_client
-    )
+    return operand.replaced(called, steps)
 
 
 def _joined(parts: list[Any], grid: tuple[int, ...]) -> Any:

@@ -49,26 +49,15 @@ def without_unread(operand: Operand, reductions: bool) -> Operand:
     if not pairs:
         return operand
     before = operand.input_count + operand.literal_count
-    functions = list(operand.functions)
-    steps: list[Step] = []
-    #: New slot of each old one.
-    slots = list(range(before))
-    for index, step in enumerate(operand.steps):
-        if index in pairs:
-            # Left out: the step that reads its only item calls the function instead.
-            slots.append(-1)
-            continue
-        taken = step.slots
-        source = taken[0] - before if taken else -1
+    functions, steps = list(operand.functions), list(operand.steps)
+    for index, step in enumerate(steps):
+        source = step.slots[0] - before if step.slots else -1
         if source in pairs:
+            # The step that reads the only item calls the function instead.
             call = operand.steps[source]
             functions.append(RItem(operand.functions[call.function], exact=not reductions))
-            step, taken = step._replace(function=len(functions) - 1), (call.slots[0], taken[1])
-        slots.append(before + len(steps))
-        steps.append(step._replace(slots=tuple([slots[slot] for slot in taken])))
-    return Operand(
-        operand.name, tuple(functions), tuple(steps), operand.input_count, operand.literal_count, operand.in_client
-    )
+            steps[index] = Step(len(functions) - 1, (call.slots[0], step.slots[1]), ())
+    return operand.reordered(functions, steps, [index for index in range(len(steps)) if index not in pairs])
 
 
 def _pairs(operand: Operand) -> frozenset[int]:
@@ -151,11 +140,4 @@ def with_means_of_moments(operand: Operand) -> Operand:
             if moment > index:
                 order.append(moment)
         order.append(index)
-    order = list(dict.fromkeys(order))
-    new = {before + index: before + place for place, index in enumerate(order)}
-    steps = [
-        steps[index]._replace(slots=tuple([new.get(slot, slot) for slot in steps[index].slots])) for index in order
-    ]
-    return Operand(
-        operand.name, tuple(functions), tuple(steps), operand.input_count, operand.literal_count, operand.in_client
-    )
+    return operand.reordered(functions, steps, dict.fromkeys(order))

@@ -186,11 +186,8 @@ class _Rewriter:
 
     def operand(self) -> Operand:
         """Return the new operand."""
-        old = self._old
-        self._emit(len(old.steps) - 1)
-        return Operand(
-            old.name, tuple(self._functions), tuple(self._steps), old.input_count, old.literal_count, old.in_client
-        )
+        self._emit(len(self._old.steps) - 1)
+        return self._old.replaced(self._functions, self._steps)
 
     def _emit(self, last: int) -> None:
         """Emit a step after its inputs, each region as a whole."""

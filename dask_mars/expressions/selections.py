@@ -107,19 +107,7 @@ def with_selected_sums(operand: Operand) -> Operand:
         unused.add(source)
     if not unused:
         return operand
-    kept = [index for index in range(len(steps)) if index not in unused]
-    new = {before + index: before + place for place, index in enumerate(kept)}
-    steps = [
-        steps[index]._replace(slots=tuple([new.get(slot, slot) for slot in steps[index].slots])) for index in kept
-    ]
-    return Operand(
-        operand.name,
-        tuple(functions_),
-        tuple(steps),
-        operand.input_count,
-        operand.literal_count,
-        operand.in_client,
-    )
+    return operand.reordered(functions_, steps, [index for index in range(len(steps)) if index not in unused])
 
 
 def _as_it_is(results: Sequence[Any], *_: Any) -> Any:

@@ -288,7 +288,7 @@ def _assigning_directly(operand: Operand) -> Operand:
             replace(number, computes.write_into, (array, index, *steps[source - before].slots))
             # This placeholder keeps the slots of later steps.
             replace(source - before, Constant(None), ())
-    return Operand(operand.name, tuple(called), tuple(steps), operand.input_count, operand.literal_count)
+    return operand.replaced(called, steps)
 
 
 def _copied_around(array: np.ndarray, index: Any) -> np.ndarray:

@@ -7,7 +7,7 @@ computed the same way share it, so that a chunk itself is no more than a few int
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -79,6 +79,23 @@ class Operand:
 
     def __repr__(self) -> str:
         return f"<Operand {self.name} steps={len(self.steps)}>"
+
+    def replaced(self, functions: Iterable[Callable[..., Any]], steps: Iterable[Step]) -> Operand:
+        """Return an operand of the same values with other functions and steps."""
+        counts = self.input_count, self.literal_count
+        return Operand(self.name, tuple(functions), tuple(steps), *counts, self.in_client)
+
+    def reordered(
+        self, functions: Iterable[Callable[..., Any]], steps: Sequence[Step], order: Iterable[int]
+    ) -> Operand:
+        """Return an operand with those of other steps that are in `order`, renumbered."""
+        before = self.input_count + self.literal_count
+        kept = list(order)
+        new = {before + index: before + place for place, index in enumerate(kept)}
+        return self.replaced(
+            functions,
+            [steps[at]._replace(slots=tuple([new.get(slot, slot) for slot in steps[at].slots])) for at in kept],
+        )
 
     def run(self, inputs: list[Any], literals: tuple[Any, ...]) -> Any:
         """Compute one chunk."""

@@ -20,9 +20,7 @@ def with_substitutes(operand: Operand, *substitutes: Substitute) -> Operand:
     functions = tuple([_substituted(function, substitutes) for function in operand.functions])
     if all(map(operator.is_, functions, operand.functions)):
         return operand
-    return Operand(
-        operand.name, functions, operand.steps, operand.input_count, operand.literal_count, operand.in_client
-    )
+    return operand.replaced(functions, operand.steps)
 
 
 def _substituted(function: Any, substitutes: Collection[Substitute]) -> Any:

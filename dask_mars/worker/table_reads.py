@@ -45,16 +45,7 @@ def joined_reads(operand: Operand) -> Operand:
                 dropped.update(files, [listed])
     if not dropped:
         return operand
-    left = [position for position in range(len(steps)) if position not in dropped]
-    new = {first + position: first + place for place, position in enumerate(left)}
-    renumbered = tuple(
-        [
-            Step(step.function, tuple([new.get(slot, slot) for slot in step.slots]), step.keywords)
-            for step in [steps[position] for position in left]
-        ]
-    )
-    sizes = operand.input_count, operand.literal_count
-    return Operand(operand.name, tuple(functions), renumbered, *sizes, operand.in_client)
+    return operand.reordered(functions, steps, [at for at in range(len(steps)) if at not in dropped])
 
 
 def _are_files(

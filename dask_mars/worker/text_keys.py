@@ -49,8 +49,7 @@ def text_keys(operand: Operand) -> Operand:
         steps.append(Step(position, step.slots, step.keywords))
     if value in coded:
         return operand
-    sizes = operand.input_count, operand.literal_count
-    return Operand(operand.name, tuple(replaced), tuple(steps), *sizes, operand.in_client)
+    return operand.replaced(replaced, steps)
 
 
 def _reads(function: _Function) -> bool:

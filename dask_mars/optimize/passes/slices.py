@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from dask_mars.dask_api import NameGone
 from dask_mars.dask_api.loaded import arrays
-from dask_mars.graph.chunks import Operand, Step
+from dask_mars.graph.chunks import Operand
 from dask_mars.lazy_numpy import np
 
 #: Takes the literals of a reading and of a slicing step, and returns those of both, or None.
@@ -50,25 +50,13 @@ def join_slices(reader: Operand, slicer: Operand, joined: Operand) -> JoinedSlic
     at_slicer = at_reader + 1 + position
     # The reading step now returns the slice, so the slicing step is removed.
     offset = joined.input_count + joined.literal_count
-    gone, source = offset + at_slicer, offset + at_reader
-
-    def slot(old: int) -> int:
-        if old == gone:
-            return source
-        return old - 1 if old > gone else old
-
-    steps = [
-        Step(step.function, tuple(map(slot, step.slots)), step.keywords)
-        for index, step in enumerate(joined.steps)
-        if index != at_slicer
-    ]
+    same = {offset + at_slicer: offset + at_reader}
+    steps = [step._replace(slots=tuple([same.get(slot, slot) for slot in step.slots])) for step in joined.steps]
+    functions = joined.functions
     if read_function is arrays.getter_inline:
-        functions = list(joined.functions)
-        functions.append(arrays.getter)
-        steps[at_reader] = steps[at_reader]._replace(function=len(functions) - 1)
-        joined = _with(joined, tuple(functions), tuple(steps))
-    else:
-        joined = _with(joined, joined.functions, tuple(steps))
+        steps[at_reader] = steps[at_reader]._replace(function=len(functions))
+        functions = (*functions, arrays.getter)
+    joined = joined.reordered(functions, steps, [at for at in range(len(steps)) if at != at_slicer])
     if read_function is arrays.getitem:
         return JoinedSlices(joined, joined, partial(_item_literals, read_index, slice_index), _none)
     no_fancy = read_function is arrays.getter_nofancy
@@ -84,10 +72,6 @@ def _none(read: tuple[Any, ...], sliced: tuple[Any, ...]) -> None:
     return None
 
 
-def _with(operand: Operand, functions: tuple[Any, ...], steps: tuple[Step, ...]) -> Operand:
-    return Operand(operand.name, functions, steps, operand.input_count, operand.literal_count)
-
-
 def _without_asarray(operand: Operand, at: int) -> Operand:
     step = operand.steps[at]
     if "asarray" not in step.keywords:
@@ -96,7 +80,7 @@ def _without_asarray(operand: Operand, at: int) -> Operand:
     kept = [pair for pair in zip(step.keywords, step.slots[positional:], strict=True) if pair[0] != "asarray"]
     slots = (*step.slots[:positional], *[slot for _, slot in kept])
     step = step._replace(slots=slots, keywords=tuple([name for name, _ in kept]))
-    return _with(operand, operand.functions, (*operand.steps[:at], step, *operand.steps[at + 1 :]))
+    return operand.replaced(operand.functions, (*operand.steps[:at], step, *operand.steps[at + 1 :]))
 
 
 def reading_step(operand: Operand, with_items: bool = False) -> tuple[Callable[..., Any], int] | None:
