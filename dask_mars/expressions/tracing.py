@@ -29,6 +29,7 @@ from dask_mars.expressions.recording import RECORDING, RaisesErrors, Trace, assi
 from dask_mars.expressions.rewrite import with_expressions
 from dask_mars.expressions.straight_code import NotStraight, StraightCode, is_constant
 from dask_mars.graph.chunks import Constant, Operand, Step
+from dask_mars.graph.splice import with_makers
 
 #: Recorded steps, besides elementwise ones, whose results do not depend on the layout of arrays.
 _LAYOUT_FREE = frozenset({operator.getitem, assigned, copied})
@@ -198,37 +199,14 @@ class _PendingResult(Pending):
 
 def _join(region: RegionFunction, programs: Sequence[_Program | None]) -> _Program:
     """Return a program that computes the inputs of a region that have programs, and then the region."""
-    operands = [program.operand if program is not None else None for program in programs]
-    inputs = sum([1 if operand is None else operand.input_count for operand in operands])
-    literals = list(chain.from_iterable(program.literals for program in programs if program is not None))
-    called: list[Any] = []
-    steps: list[Step] = []
-
-    def add(operand: Operand, slots: list[int]) -> list[int]:
-        """Add an operand's steps, given the slots of its inputs and literals; return all its slots."""
-        slots = slots.copy()
-        for step in operand.steps:
-            slots.append(inputs + len(literals) + len(steps))
-            steps.append(Step(len(called), tuple([slots[slot] for slot in step.slots]), step.keywords))
-            called.append(operand.functions[step.function])
-        return slots
-
-    arguments: list[int] = []
-    first, literal = 0, inputs
-    for operand in operands:
-        if operand is None:
-            arguments.append(first)
-            first += 1
-        else:
-            ends = first + operand.input_count, literal + operand.literal_count
-            arguments.append(add(operand, [*range(first, ends[0]), *range(literal, ends[1])])[-1])
-            first, literal = ends
-    slots = add(region.program, arguments)
+    joined = with_makers(region.program, [None if program is None else program.operand for program in programs])
     # The outputs need not be the last steps.
-    results = tuple([slots[region.program.input_count + output] for output in region.outputs])
-    steps.append(Step(len(called), results, ()))
-    called.append(_outputs)
-    return _Program(Operand("joined", tuple(called), tuple(steps), inputs, len(literals)), tuple(literals), True)
+    end = joined.input_count + joined.literal_count + len(joined.steps)
+    results = tuple([end - len(region.program.steps) + output for output in region.outputs])
+    packing = Step(len(joined.functions), results, ())
+    literals = chain.from_iterable(program.literals for program in programs if program is not None)
+    operand = joined.replaced((*joined.functions, _outputs), (*joined.steps, packing))
+    return _Program(operand, tuple(literals), True)
 
 
 def _outputs(*results: Any) -> Any:

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_mars.graph.chunks import DATA, ChunkGraph
+from dask_mars.graph.splice import LONGEST, splice
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.passes.compose import compose
-from dask_mars.optimize.passes.splice import LONGEST, splice
 from tests.symbolic import Here, evaluate, function_names, passed
 
 

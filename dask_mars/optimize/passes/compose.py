@@ -17,9 +17,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from dask_mars.graph.chunks import DATA, ChunkGraph
+from dask_mars.graph.splice import LONGEST, splice
 from dask_mars.optimize.passes.edit import GraphEdit, Limits
 from dask_mars.optimize.passes.slices import JoinedSlices, join_slices
-from dask_mars.optimize.passes.splice import LONGEST, splice
 
 
 class _Joined(NamedTuple):

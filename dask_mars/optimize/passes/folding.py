@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from dask_mars.graph.chunks import DATA, Operand
+from dask_mars.graph.splice import LONGEST, with_makers
 from dask_mars.optimize.passes.edit import GraphEdit, Limits
-from dask_mars.optimize.passes.splice import LONGEST, Part, splice
 
 #: The operands of the inputs that are folded in, by position; None for inputs that stay.
 Initial = tuple["int | None", ...]
@@ -67,19 +67,7 @@ class Folder:
 
 def folded(operands: list[Operand], consumer: int, initial: Initial) -> Operand:
     """Return the operand that computes those of inputs and passes their results to a consumer."""
-    parts: list[Part] = []
-    inputs: list[int] = []
-    input_count = 0
-    for operand in initial:
-        if operand is None:
-            inputs.append(input_count)
-            input_count += 1
-        else:
-            inputs.append(~len(parts))
-            own_count = operands[operand].input_count
-            parts.append((operands[operand], range(input_count, input_count + own_count)))
-            input_count += own_count
-    return splice([*parts, (operands[consumer], inputs)], input_count)
+    return with_makers(operands[consumer], [None if operand is None else operands[operand] for operand in initial])
 
 
 def _fold(edit: GraphEdit, fewest: int, among: Iterable[int]) -> None:

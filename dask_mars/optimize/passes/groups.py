@@ -11,10 +11,10 @@ from tlz.functoolz import Compose
 
 from dask_mars.graph.callables import called_by, full_name, module_of
 from dask_mars.graph.chunks import ChunkGraph, Operand
+from dask_mars.graph.splice import LONGEST, Part, call_of, splice, with_calls
 from dask_mars.optimize.known import FRAME_REDUCTION, REDUCING_PACKAGES
 from dask_mars.optimize.passes.compose import compose
 from dask_mars.optimize.passes.edit import GraphEdit, Limits
-from dask_mars.optimize.passes.splice import LONGEST, Part, call_of, splice, with_calls
 from dask_mars.optimize.programs import make_tuple
 
 #: Minimum ratio of the bytes read to the bytes of the results.

@@ -13,9 +13,9 @@ import dask
 
 from dask_mars.dask_api.loaded import arrays
 from dask_mars.graph.chunks import ChunkGraph, Operand
+from dask_mars.graph.splice import with_calls
 from dask_mars.lazy_numpy import np
 from dask_mars.optimize.passes.edit import GraphEdit, Limits
-from dask_mars.optimize.passes.splice import with_calls
 
 #: Literals that Dask gives to the steps of such a product: axes of the transpose, contracted axis, keepdims.
 _LITERALS = ((1, 0), (1,), True)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dask_mars.graph.chunks import DATA
+from dask_mars.graph.splice import LONGEST
 from dask_mars.optimize.passes.edit import GraphEdit, Limits, RecomputeRules
 from dask_mars.optimize.passes.folding import Folder, folded
-from dask_mars.optimize.passes.splice import LONGEST
 
 #: Nanoseconds to write eight bytes of a chunk into the store, and to read them. Both hold for warm pages and
 #: chunks that fit the processor's last cache; others take longer.

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from dask_mars.graph.chunks import DATA
 from dask_mars.graph.ids import depths_of
+from dask_mars.graph.splice import LONGEST
 from dask_mars.optimize.passes.edit import GraphEdit, Limits
 from dask_mars.optimize.passes.groups import (
     FEWEST_BYTES,
@@ -24,7 +25,6 @@ from dask_mars.optimize.passes.groups import (
     is_reduction,
     reduces_frame,
 )
-from dask_mars.optimize.passes.splice import LONGEST
 
 #: Maximum inputs of a chunk that is fused with others, and maximum groups to try for it.
 _MOST_INPUTS, _MOST_GROUPS = 4, 8

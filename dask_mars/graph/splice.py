@@ -48,11 +48,18 @@ def call_of(function: Callable[..., Any], input_count: int = 1, name: str = "") 
 
 def with_calls(operand: Operand, calls: Sequence[Callable[[Any], Any] | None]) -> Operand:
     """Return an operand that calls functions with its inputs, except for None, and continues with the results."""
+    return with_makers(operand, [None if call is None else call_of(call) for call in calls], operand.name)
+
+
+def with_makers(operand: Operand, makers: Sequence[Operand | None], name: str | None = None) -> Operand:
+    """Return an operand that computes its inputs by other operands, except for None, and continues with them."""
     parts: list[Part] = []
-    operands = {call: call_of(call) for call in set(calls) if call is not None}
-    inputs = list(range(operand.input_count))
-    for at, call in enumerate(calls):
-        if call is not None:
-            inputs[at] = ~len(parts)
-            parts.append((operands[call], (at,)))
-    return splice([*parts, (operand, inputs)], operand.input_count, operand.name)
+    inputs: list[int] = []
+    input_count = 0
+    for maker in makers:
+        own = range(input_count, input_count + (1 if maker is None else maker.input_count))
+        inputs.append(own.start if maker is None else ~len(parts))
+        if maker is not None:
+            parts.append((maker, own))
+        input_count = own.stop
+    return splice([*parts, (operand, inputs)], input_count, name)
