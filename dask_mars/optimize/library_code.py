@@ -26,7 +26,7 @@ from dask_mars.graph.chunks import ChunkGraph, Constant, Operand, Subprogram
 from dask_mars.graph.functions import path_of
 from dask_mars.lazy_numpy import np
 from dask_mars.optimize.known import DECODING_PACKAGES, LIBRARIES, LOADED_PACKAGES, RUNNING_CODE
-from dask_mars.optimize.plain_functions import effects_of, values_read
+from dask_mars.optimize.plain_functions import code_of, writes_and_draws
 from dask_mars.store.persisted import PersistedChunk
 from dask_mars.store.store import bytes_to_store
 
@@ -175,12 +175,12 @@ class _Look:
         if found is None:
             # A function that calls itself is a loop.
             self._called[id(function)] = function, False
-            values = values_read(function) if depth else None
+            code = code_of(function) if depth else None
             is_plain = (
-                values is not None
-                and all(self._is_usable(value, depth - 1) for value in values)
+                code is not None
+                and all(self._is_usable(value, depth - 1) for value in code.values)
                 # One that writes into its input runs twice, with other numbers.
-                and not all(effects_of(function))
+                and not all(writes_and_draws(function))
             )
             found = self._called[id(function)] = function, is_plain
             if not is_plain:

@@ -43,8 +43,19 @@ _JUMPS = frozenset([*dis.hasjrel, *dis.hasjabs])
 _MOST_BYTES = 2000
 
 
-def values_read(function: FunctionType) -> list[Any] | None:
-    """Return the modules, functions and data that a function refers to; None if it may do more than call them."""
+class Code(NamedTuple):
+    """The code of a function that does no more than to call what it refers to."""
+
+    #: The modules, functions and data that the function refers to.
+    values: list[Any]
+    #: Whether it writes into arrays, which may be its own.
+    writes: bool
+    #: Whether it takes numbers from a generator of random numbers that it refers to.
+    draws: bool
+
+
+def code_of(function: FunctionType) -> Code | None:
+    """Return the code of a function; None if it may do more than call what it refers to."""
     code = function.__code__
     if len(code.co_code) > _MOST_BYTES:
         return None
@@ -53,8 +64,10 @@ def values_read(function: FunctionType) -> list[Any] | None:
         values += [cell.cell_contents for cell in function.__closure__ or ()]
     except ValueError:
         return None
-    instructions = list(dis.get_instructions(code))
-    for instruction in instructions:
+    # Names of keyword arguments are a tuple among the constants.
+    writes = any(type(constant) is tuple and "out" in constant for constant in code.co_consts)
+    draws = False
+    for instruction in dis.get_instructions(code):
         kind, argument = instruction.opname, instruction.argval
         if kind in _REFUSED or kind.startswith("JUMP_BACKWARD"):
             return None
@@ -65,54 +78,37 @@ def values_read(function: FunctionType) -> list[Any] | None:
                 return None
             if kind in ("LOAD_GLOBAL", "LOAD_NAME"):
                 values.append(function.__globals__.get(argument, getattr(builtins, argument, None)))
-    writes = _has_writes(function, instructions)
+        writes = writes or _may_write(instruction)
+        draws = draws or argument == "random"
     # Of an array it may write into the user's own; in processes nothing would come of that.
     may_change = any(type(value) in _MUTABLE or (writes and hasattr(value, "__setitem__")) for value in values)
-    return None if may_change else values
+    return None if may_change else Code(values, writes, draws or any(map(_is_random, values)))
 
 
-class Effects(NamedTuple):
-    """Effects of a function, and of those that it calls, besides its value."""
-
-    #: Whether it writes into arrays, which may be its own.
-    writes: bool
-    #: Whether it takes numbers from a generator of random numbers that it refers to.
-    draws: bool
-
-
-def effects_of(function: Any, depth: int = 16) -> Effects:
-    """Return the effects of a function of the user's; libraries' have none."""
+def writes_and_draws(function: Any, depth: int = 16) -> tuple[bool, bool]:
+    """Return whether a function of the user's, or one that it calls, writes into arrays, and draws numbers."""
     if type(function) is partial and depth:
-        return effects_of(function.func, depth - 1)
+        return writes_and_draws(function.func, depth - 1)
     if type(function) is not FunctionType:
-        return Effects(False, False)
+        return False, False
     if str(function.__globals__.get("__name__")).partition(".")[0] in LIBRARIES:
-        return Effects(False, False)
-    values = values_read(function) if depth else None
-    if values is None:
-        return Effects(True, True)
-    instructions = list(dis.get_instructions(function.__code__))
-    writes = _has_writes(function, instructions)
-    draws = any(instruction.argval == "random" for instruction in instructions) or any(map(_is_random, values))
-    inner = [effects_of(value, depth - 1) for value in values]
-    return Effects(writes or any(each.writes for each in inner), draws or any(each.draws for each in inner))
+        return False, False
+    code = code_of(function) if depth else None
+    if code is None:
+        return True, True
+    inner = [writes_and_draws(value, depth - 1) for value in code.values]
+    return code.writes or any(writes for writes, _ in inner), code.draws or any(draws for _, draws in inner)
 
 
 def writes_of(functions: tuple[Any, ...]) -> bool:
     """Return whether functions of the user's among those of an operand write into arrays."""
-    return any(effects_of(function).writes for function in unfolded(functions))
+    return any(writes_and_draws(function)[0] for function in unfolded(functions))
 
 
 def _is_random(value: Any) -> bool:
     """Return whether a value is a generator of random numbers of NumPy's, or a method of one."""
     owner = getattr(value, "__self__", value)
     return any(str(type(each).__module__).startswith("numpy.random") for each in (value, owner))
-
-
-def _has_writes(function: FunctionType, instructions: list[dis.Instruction]) -> bool:
-    # Names of keyword arguments are a tuple among the constants.
-    has_out = any(type(constant) is tuple and "out" in constant for constant in function.__code__.co_consts)
-    return has_out or any(map(_may_write, instructions))
 
 
 def _may_write(instruction: dis.Instruction) -> bool:
