@@ -16,29 +16,11 @@ static int learned;
 
 static const char *const level_names[STREAM_LEVELS] = {"portable", "avx512", "avx512-ifma"};
 
+/* Each thread has streams of its own: two that draw from one may get the same numbers. */
 typedef struct {
     PyObject_HEAD
     struct stream stream;
-    /* Held by the thread that draws, so that no two get the same numbers. */
-    pthread_mutex_t lock;
 } Stream;
-
-/* Lock the stream. The thread that holds the lock may need the GIL to release it. */
-static struct stream *lock_stream(PyObject *object)
-{
-    Stream *self = (Stream *)object;
-    if (pthread_mutex_trylock(&self->lock)) {
-        Py_BEGIN_ALLOW_THREADS
-        pthread_mutex_lock(&self->lock);
-        Py_END_ALLOW_THREADS
-    }
-    return &self->stream;
-}
-
-static void unlock_stream(PyObject *object)
-{
-    pthread_mutex_unlock(&((Stream *)object)->lock);
-}
 
 /* A distribution and its parameters: `low` and `range` for integers, else `first` and `second`. */
 struct distribution {
@@ -91,7 +73,6 @@ static PyObject *stream_new(PyTypeObject *type, PyObject *arguments, PyObject *k
     if (self) {
         memcpy(seed, words.buf, sizeof(seed));
         stream_seed(&self->stream, seed);
-        pthread_mutex_init(&self->lock, NULL);
     }
     PyBuffer_Release(&words);
     return (PyObject *)self;
@@ -100,7 +81,6 @@ static PyObject *stream_new(PyTypeObject *type, PyObject *arguments, PyObject *k
 static void stream_dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
-    pthread_mutex_destroy(&((Stream *)self)->lock);
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -161,11 +141,11 @@ static PyObject *stream_method_fill(PyObject *object, PyObject *arguments)
         PyErr_SetString(PyExc_ValueError, "the array is of another type, or not aligned");
         return NULL;
     }
-    struct stream *stream = lock_stream(object);
+    struct stream stream = ((Stream *)object)->stream;
     Py_BEGIN_ALLOW_THREADS
-    draw(stream, &drawn, memory.buf, (size_t)memory.len / item);
+    draw(&stream, &drawn, memory.buf, (size_t)memory.len / item);
     Py_END_ALLOW_THREADS
-    unlock_stream(object);
+    ((Stream *)object)->stream = stream;
     PyBuffer_Release(&memory);
     Py_RETURN_NONE;
 }
@@ -194,8 +174,7 @@ static PyObject *stream_method_source(PyObject *object, PyObject *arguments)
     size_t item = item_bytes(&distribution);
     int is_double = distribution.kind != STREAM_INTEGERS && item == sizeof(double);
     drawn->source = (struct source){item, is_double, (size_t)count, fill_from_source};
-    drawn->stream = *lock_stream(object);
-    unlock_stream(object);
+    drawn->stream = ((Stream *)object)->stream;
     drawn->distribution = distribution;
     PyObject *capsule = PyCapsule_New(&drawn->source, SOURCE_CAPSULE, free_source);
     if (!capsule)
@@ -203,20 +182,9 @@ static PyObject *stream_method_source(PyObject *object, PyObject *arguments)
     return capsule;
 }
 
-static PyObject *stream_method_advance(PyObject *object, PyObject *count)
-{
-    unsigned long long number = PyLong_AsUnsignedLongLong(count);
-    if (PyErr_Occurred())
-        return NULL;
-    stream_advance(lock_stream(object), number);
-    unlock_stream(object);
-    Py_RETURN_NONE;
-}
-
 static PyObject *stream_get_state(PyObject *object, void *Py_UNUSED(closure))
 {
-    struct stream stream = *lock_stream(object);
-    unlock_stream(object);
+    struct stream stream = ((Stream *)object)->stream;
     return Py_BuildValue("KKKKiI", (unsigned long long)(stream.state >> 64), (unsigned long long)stream.state,
                          (unsigned long long)(stream.increment >> 64), (unsigned long long)stream.increment,
                          stream.has_half, (unsigned int)stream.half);
@@ -226,7 +194,6 @@ static PyMethodDef stream_methods[] = {
     {"fill", stream_method_fill, METH_VARARGS, "Fill an array with the next numbers of a distribution."},
     {"source", stream_method_source, METH_VARARGS,
      "Return a source of a distribution's next numbers for native programs; the stream does not advance."},
-    {"advance", stream_method_advance, METH_O, "Skip a number of words of 64 bits."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -64,15 +64,6 @@ static void jump(uint128 count, uint128 *multiplier, uint128 *sum)
     }
 }
 
-void stream_advance(struct stream *stream, uint128 count)
-{
-    uint128 multiplier, sum;
-    jump(count, &multiplier, &sum);
-    stream->state = stream->state * multiplier + sum * stream->increment;
-    stream->has_half = 0;
-    stream->half = 0;
-}
-
 /* -- words of 64 bits, and doubles from them ---------------------------------------------------------------------*/
 
 static inline void put(void *out, size_t at, uint64_t value, int doubles)

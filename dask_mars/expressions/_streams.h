@@ -38,9 +38,6 @@ enum stream_level stream_best_level(void);
 /* Seed a stream as NumPy does with the result of `SeedSequence.generate_state(4, uint64)`. */
 void stream_seed(struct stream *stream, const uint64_t words[4]);
 
-/* Skip a number of words of 64 bits, in logarithmic time. */
-void stream_advance(struct stream *stream, uint128 count);
-
 /* Learn the tables of NumPy's ziggurats from its own functions, which are used for the rare numbers as well.
 
    They take a `bitgen_t`, and are `random_standard_normal` and `random_standard_exponential`. */
