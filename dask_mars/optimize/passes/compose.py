@@ -40,7 +40,7 @@ def compose(edit: GraphEdit, limits: Limits) -> None:
     joined: dict[tuple[int, int], _Joined] = {}
     #: Chunks with combined slices: Dask combines only the first with what is read.
     slice_readers: set[int] = set()
-    is_fused = _fused_by_dask(graph) if edit.fuses_slices else _never
+    is_fused = _fused_by_dask(graph)
     for chunk, sources in enumerate(inputs):
         if len(sources) != 1:
             continue
@@ -61,7 +61,8 @@ def compose(edit: GraphEdit, limits: Limits) -> None:
             if together is not None:
                 element = pair.slices.of_element(literals[source], literals[chunk])
                 needs_choice = element is not None or pair.sliced != pair.of_dask
-                if needs_choice and source not in slice_readers and is_fused(source, chunk):
+                may_be_fused = edit.fuses_slices and needs_choice and source not in slice_readers
+                if may_be_fused and is_fused(source, chunk):
                     operand, both = pair.of_dask, together
                 elif element is None:
                     operand, both = pair.sliced, together
@@ -90,37 +91,28 @@ def _join(edit: GraphEdit, first: int, second: int) -> _Joined:
     return _Joined(operand, sliced, of_dask, found)
 
 
-def _never(source: int, chunk: int) -> bool:
-    return False
-
-
 def _fused_by_dask(graph: ChunkGraph) -> Callable[[int, int], bool]:
     """Return a function that tells whether Dask combines the slices of a task and its only source."""
 
     # Dask fuses chains from their last task on, until it meets one that others read, too, or that is requested:
     # it leaves that one alone. The function is for chunks that have not been merged.
     @functools.cache
-    def readers() -> dict[int, set[int]]:
-        found: dict[int, set[int]] = defaultdict(set)
+    def found() -> tuple[dict[int, set[int]], set[int], set[int]]:
+        readers: dict[int, set[int]] = defaultdict(set)
         for chunk, sources in enumerate(graph.inputs):
             for source in sources:
-                found[source].add(chunk)
-        return found
-
-    @functools.cache
-    def with_alias() -> set[int]:
-        return {chunk for key, chunk in graph.ids.items() if key != graph.keys[chunk]}
-
-    requested = functools.cache(lambda: set(graph.outputs))
+                readers[source].add(chunk)
+        with_alias = {chunk for key, chunk in graph.ids.items() if key != graph.keys[chunk]}
+        return readers, with_alias, set(graph.outputs)
 
     def is_fused(source: int, chunk: int) -> bool:
-        if source in with_alias():
+        readers, with_alias, requested = found()
+        if source in with_alias:
             # Dask does not look behind it.
             return False
-        found = readers()[chunk]
-        ends_chain = any(len(set(graph.inputs[reader])) == 1 for reader in found)
-        if chunk not in requested():
-            return len(found) < 2 or not ends_chain
-        return not found if chunk in with_alias() else not ends_chain
+        ends_chain = any(len(set(graph.inputs[reader])) == 1 for reader in readers[chunk])
+        if chunk not in requested:
+            return len(readers[chunk]) < 2 or not ends_chain
+        return not readers[chunk] if chunk in with_alias else not ends_chain
 
     return is_fused
