@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import dask.array as da
@@ -10,32 +12,37 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_mars.graph.callables import module_of
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.declarations import declarations
 from dask_mars.optimize.fronts import ReadOptions, symbolic_graph
 from dask_mars.optimize.passes import PASSES
-from dask_mars.optimize.passes.edit import RecomputeRules
 from studies.graphs import handed_over
 from tests.optimize.test_compose import graphs
 from tests.symbolic import assert_identical, evaluate, passed
+
+recomputing = import_module("dask_mars.optimize.passes.recompute")
 
 pytestmark = pytest.mark.usefixtures("small_chunks")
 
 passes_in_any_order = st.lists(st.sampled_from(PASSES), max_size=len(PASSES) + 2)
 
-RULES = RecomputeRules(
-    lambda operand: module_of(operand.functions[0]) == "dask.array.random",
-    lambda operand, literals: 0.1,
-    lambda operand: True,
-)
+
+@pytest.fixture(autouse=True, scope="module")
+def cheap_random_numbers() -> Iterator[None]:
+    """Have random numbers of any kind and number recomputed."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(recomputing, "make_ns", lambda operand, literals: 0.1)
+        patched.setattr(recomputing, "never_stored", lambda operand: True)
+        yield
+
+
 LIMITS: dict[str, Any] = {
     "workers": 1,
     "groups_per_worker": 2,
     "consumers_per_worker": 2,
     "resident_bytes": lambda: 1 << 40,
-    "recompute": RULES,
+    "recomputes": True,
 }
 
 

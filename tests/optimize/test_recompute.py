@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from operator import add, mul, neg
 from typing import Any
 
@@ -13,14 +14,14 @@ from dask._task_spec import DataNode, List, Task, TaskRef
 
 from dask_mars.expressions import draws
 from dask_mars.graph.chunks import ChunkGraph, Operand
-from dask_mars.optimize import defaults
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.passes import Limits
-from dask_mars.optimize.passes.edit import RecomputeRules
 from dask_mars.optimize.passes.recompute import READ_NS, WRITE_NS, is_cheaper, recompute
 from dask_mars.optimize.prepare import PrepareOptions, prepare
 from studies.graphs import handed_over
 from tests.symbolic import evaluate, function_names, passed
+
+module = import_module("dask_mars.optimize.passes.recompute")
 
 
 def ref(name: str, number: int) -> TaskRef:
@@ -47,19 +48,19 @@ def is_product(operand: Operand) -> bool:
     return operand.functions[0] is mul
 
 
-def rules(cost: float | None = 0.1, last_stored: str = "") -> RecomputeRules:
-    return RecomputeRules(
-        is_product, lambda operand, literals: cost, lambda operand: function_names(operand)[-1] != last_stored
-    )
-
-
-CHEAP = rules()
+def recomputing(graph: ChunkGraph, cost: float | None = 0.1, last_stored: str = "", **options: Any) -> ChunkGraph:
+    """Recompute products, which have a cost, and are stored for functions of a name."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "is_source", is_product)
+        patched.setattr(module, "make_ns", lambda operand, literals: cost)
+        patched.setattr(module, "never_stored", lambda operand: function_names(operand)[-1] != last_stored)
+        return passed(graph, recompute, recomputes=True, **options)
 
 
 def recomputed(tasks: dict[Any, Any], wanted: list[Any]) -> ChunkGraph:
     """Recompute, compare the values, and return the graph."""
     before = convert(tasks, wanted)
-    after = passed(before, recompute, recompute=CHEAP)
+    after = recomputing(before)
     values, expected = evaluate(after), evaluate(before)
     assert {key: values[key] for key in wanted} == {key: expected[key] for key in wanted}
     return after
@@ -108,7 +109,7 @@ def test_what_stays_a_chunk_of_its_own(kind):
         graph.retries[graph.ids["square", 2]] = 1
     elif kind == "alone":
         alone.add(graph.ids["x", 2])
-    after = passed(graph, recompute, fixed=alone, recompute=CHEAP)
+    after = recomputing(graph, fixed=alone)
     assert ("x", 2) in after.ids
     assert ("x", 3) not in after.ids
     values, expected = evaluate(after), evaluate(graph)
@@ -124,13 +125,13 @@ def test_reader_that_uses_it_twice_makes_it_once():
 
 def test_not_where_a_reader_needs_all_of_it():
     graph = convert(thrice(4), ["all"])
-    assert passed(graph, recompute, recompute=rules(last_stored="pow")) is graph
+    assert recomputing(graph, last_stored="pow") is graph
 
 
 @pytest.mark.parametrize("cost", [10.0, None])
 def test_not_where_it_takes_longer(cost):
     graph = convert(thrice(4), ["all"])
-    assert passed(graph, recompute, recompute=rules(cost)) is graph
+    assert recomputing(graph, cost) is graph
 
 
 def test_long_operands_do_not_grow():
@@ -138,7 +139,7 @@ def test_long_operands_do_not_grow():
     for name in ("all", "again"):
         tasks[name] = Task(name, sum, List(*[ref("x", number) for number in range(200)]))
     graph = convert(tasks, ["all", "again"])
-    assert passed(graph, recompute, recompute=CHEAP) is graph
+    assert recomputing(graph) is graph
 
 
 def test_costs():
@@ -161,7 +162,7 @@ def costs_with_avx512(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def prepared(*collections: Any, **options: Any) -> ChunkGraph:
     dsk, wanted = handed_over(*collections)
-    return prepare(dsk, wanted, PrepareOptions(Limits(recompute=defaults.recompute_rules())), **options)
+    return prepare(dsk, wanted, PrepareOptions(Limits(recomputes=True)), **options)
 
 
 def sources_of(graph: ChunkGraph) -> int:

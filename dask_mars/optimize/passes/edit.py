@@ -7,21 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dask_mars.graph.chunks import DATA, ChunkGraph, Operand
-
-
-class RecomputeRules(NamedTuple):
-    """Functions that describe operands to `recompute`."""
-
-    #: Takes an operand of one step without inputs. Returns whether its chunks may be recomputed.
-    is_source: Callable[[Operand], bool]
-    #: Takes such an operand and the literals of one of its chunks. Returns the nanoseconds per element where an
-    #: expression can make the elements without an array; otherwise None.
-    make_ns: Callable[[Operand, tuple[Any, ...]], float | None]
-    #: Takes an operand. Returns whether it consumes all recomputed elements block by block, without an array.
-    never_stored: Callable[[Operand], bool]
 
 
 class Limits(NamedTuple):
@@ -32,8 +20,8 @@ class Limits(NamedTuple):
     workers: int | None = None
     #: Returns how many bytes of chunks may stay in memory for readers in place, which need shared memory.
     resident_bytes: Callable[[], int] | None = None
-    #: Describes chunks that each reader may recompute.
-    recompute: RecomputeRules | None = None
+    #: Whether each reader may recompute random numbers.
+    recomputes: bool = False
     #: Minimum number of equal groups per worker for fusing.
     groups_per_worker: int = 4
     #: Minimum number of equal consumers per worker into which initial chunks are folded.

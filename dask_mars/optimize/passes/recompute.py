@@ -8,10 +8,13 @@ thrice, is made thrice and stored once. Chunks that the user requested or persis
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from dask_mars.graph.chunks import DATA
+from dask_mars import config
+from dask_mars.graph.callables import module_of
+from dask_mars.graph.chunks import DATA, Operand
 from dask_mars.graph.splice import LONGEST
-from dask_mars.optimize.passes.edit import GraphEdit, Limits, RecomputeRules
+from dask_mars.optimize.passes.edit import GraphEdit, Limits
 from dask_mars.optimize.passes.folding import Folder, folded
 
 #: Nanoseconds to write eight bytes of a chunk into the store, and to read them. Both hold for warm pages and
@@ -20,16 +23,36 @@ WRITE_NS = 0.5
 READ_NS = 0.25
 
 
-def is_cheaper(make_ns: float, readers: int) -> bool:
+def is_source(operand: Operand) -> bool:
+    """Return whether chunks of an operand of one step without inputs may be recomputed."""
+    return module_of(operand.functions[0]) == "dask.array.random"
+
+
+def make_ns(operand: Operand, literals: tuple[Any, ...]) -> float | None:
+    """Return the nanoseconds per element of a chunk, None if no expression makes them without an array."""
+    # This imports Dask's arrays, which graphs of random numbers have imported already.
+    from dask_mars.expressions import rewrite
+
+    return rewrite.make_ns(operand, literals)
+
+
+def never_stored(operand: Operand) -> bool:
+    """Return whether an operand consumes all recomputed elements block by block, without an array."""
+    from dask_mars.expressions import rewrite
+
+    return rewrite.never_stored(operand, bool(config.get("expressions.reductions")))
+
+
+def is_cheaper(cost: float, readers: int) -> bool:
     """Return whether recomputing a chunk in each reader is cheaper than storing it."""
-    return readers * make_ns < make_ns + WRITE_NS + readers * READ_NS
+    return readers * cost < cost + WRITE_NS + readers * READ_NS
 
 
 def recompute(edit: GraphEdit, limits: Limits) -> None:
     """Let readers recompute chunks where that is cheaper."""
-    if limits.recompute is None:
+    if not limits.recomputes:
         return
-    readers = _readers(edit, limits.recompute)
+    readers = _readers(edit)
     folder, operand_of = Folder(edit), edit.graph.operand_of
     for chunk in dict.fromkeys(chunk for found in readers.values() for chunk in found):
         sources = edit.graph.inputs[chunk]
@@ -38,13 +61,13 @@ def recompute(edit: GraphEdit, limits: Limits) -> None:
         edit.remove(source)
 
 
-def _readers(edit: GraphEdit, rules: RecomputeRules) -> Mapping[int, list[int]]:
+def _readers(edit: GraphEdit) -> Mapping[int, list[int]]:
     """Return the chunks to recompute, and the readers of each."""
     graph = edit.graph
     source_operands = {
         operand_id
         for operand_id, operand in enumerate(graph.operands)
-        if not (operand.in_client or operand.input_count) and len(operand.steps) == 1 and rules.is_source(operand)
+        if not (operand.in_client or operand.input_count) and len(operand.steps) == 1 and is_source(operand)
     }
     if not source_operands:
         return {}
@@ -53,10 +76,10 @@ def _readers(edit: GraphEdit, rules: RecomputeRules) -> Mapping[int, list[int]]:
     costs: dict[int, float] = {}
     for source, operand in enumerate(graph.operand_of):
         if operand in source_operands and source not in kept:
-            make_ns = rules.make_ns(graph.operands[operand], graph.literals[source])
-            if make_ns is not None:
-                readers[source], costs[source] = [], make_ns
-    never_stored: dict[tuple[int, int, int], bool] = {}
+            cost = make_ns(graph.operands[operand], graph.literals[source])
+            if cost is not None:
+                readers[source], costs[source] = [], cost
+    known: dict[tuple[int, int, int], bool] = {}
 
     def reads_parts(chunk: int, source: int) -> bool:
         """Return whether a reader that recomputes a source can do so block by block, without the whole array."""
@@ -67,10 +90,10 @@ def _readers(edit: GraphEdit, rules: RecomputeRules) -> Mapping[int, list[int]]:
         if sources.count(source) > 1 or len(graph.operands[consumer].steps) + len(sources) > LONGEST:
             return False
         key = (consumer, sources.index(source), operand)
-        if key not in never_stored:
+        if key not in known:
             initial = tuple([operand if at == source else None for at in sources])
-            never_stored[key] = rules.never_stored(folded(graph.operands, consumer, initial))
-        return never_stored[key]
+            known[key] = never_stored(folded(graph.operands, consumer, initial))
+        return known[key]
 
     for chunk, sources in enumerate(graph.inputs) if readers else ():
         for source in sources:
