@@ -86,14 +86,22 @@ class _Blocks:
                 return False
         return True
 
-    def _operand(self, pattern: Any, make_task: Callable[[], Task]) -> tuple[int, tuple[Any, ...]]:
+    def record(self, key: tuple[Any, ...]) -> ChunkRecord | None:
+        """Return the record of a block, None if there is no such block."""
+        return self._record(key) if key in self else None
+
+    def _record(self, key: tuple[Any, ...]) -> ChunkRecord | None:
+        """Return the record of a block."""
+        raise NotImplementedError
+
+    def _operand(self, pattern: Any, task: Callable[..., Task], *given: Any) -> tuple[int, tuple[Any, ...]]:
         """Return the operand of all blocks of a pattern, and its literals; one task stands for all."""
         known = self._operands.get(pattern)
         if known is None:
             # Callables become part of the operand at their second use, so the first compilation is discarded.
             for _ in range(2):
                 program = Program()
-                self._compiler.emit_result(program, make_task(), {})
+                self._compiler.emit_result(program, task(*given), {})
             known = self._compiler.operand_of(self._name, program), tuple(program.literals)
             self._operands[pattern] = known
         return known
@@ -102,9 +110,8 @@ class _Blocks:
 class OtherNames(_Blocks):
     """Blocks that have another name, too."""
 
-    def record(self, key: tuple[Any, ...]) -> ChunkRecord | None:
-        """Return the other name of a block."""
-        return (ALIAS, (), ((self._expression.array._name, *key[1:]),)) if key in self else None
+    def _record(self, key: tuple[Any, ...]) -> ChunkRecord:
+        return ALIAS, (), ((self._expression.array._name, *key[1:]),)
 
 
 class ConcatenatedBlocks(_Blocks):
@@ -117,10 +124,7 @@ class ConcatenatedBlocks(_Blocks):
         counts = [source.numblocks[self._axis] for source in expression.args]
         self._starts = [0, *itertools.accumulate(counts)]
 
-    def record(self, key: tuple[Any, ...]) -> ChunkRecord | None:
-        """Return the name that a block has in its own array."""
-        if key not in self:
-            return None
+    def _record(self, key: tuple[Any, ...]) -> ChunkRecord:
         axis = self._axis
         source = bisect_right(self._starts, key[axis + 1]) - 1
         own = key[axis + 1] - self._starts[source]
@@ -149,17 +153,14 @@ class SlicedBlocks(_Blocks):
             self._axes.append((parts, has_axis))
         self._keeps_whole: bool = expression.allow_getitem_optimization
 
-    def record(self, key: tuple[Any, ...]) -> ChunkRecord | None:
-        """Return the record of a block."""
-        if key not in self:
-            return None
+    def _record(self, key: tuple[Any, ...]) -> ChunkRecord:
         at = iter(key[1:])
         found = [parts[next(at)] if has_axis else parts[0] for parts, has_axis in self._axes]
         source = (self._source, *[block for block, _ in found])
         slices = tuple([part for _, part in found])
         if self._keeps_whole and all(type(part) is slice and part == _WHOLE for part in slices):
             return ALIAS, (), (source,)
-        operand, _ = self._operands.get(None) or self._operand(None, partial(self._task, key, source, slices))
+        operand, _ = self._operand(None, self._task, key, source, slices)
         return operand, (slices,), (source,)
 
     def _task(self, key: Key, source: Key, slices: tuple[Any, ...]) -> Task:
@@ -177,13 +178,10 @@ class StackedBlocks(_Blocks):
         if is_gone(arrays.getitem):
             raise NotSymbolic("Dask has no getitem")
 
-    def record(self, key: tuple[Any, ...]) -> ChunkRecord | None:
-        """Return the record of a block."""
-        if key not in self:
-            return None
+    def _record(self, key: tuple[Any, ...]) -> ChunkRecord:
         axis, parts = self._expression.axis, self._expression.args
         source = (parts[key[axis + 1]]._name, *key[1 : axis + 1], *key[axis + 2 :])
-        operand, literals = self._operands.get(None) or self._operand(None, partial(self._task, key, source))
+        operand, literals = self._operand(None, self._task, key, source)
         return operand, literals, (source,)
 
     def _task(self, key: Key, source: Key) -> Task:
@@ -202,14 +200,10 @@ class ReshapedBlocks(_Blocks):
         blocks = itertools.product(*map(range, source.numblocks))
         self._sources = dict(zip(itertools.product(*map(range, self._counts)), blocks, strict=True))
 
-    def record(self, key: tuple[Any, ...]) -> ChunkRecord | None:
-        """Return the record of a block."""
-        block = self._sources.get(key[1:]) if key in self else None
-        if block is None:
-            return None
-        source = (self._source, *block)
+    def _record(self, key: tuple[Any, ...]) -> ChunkRecord:
+        source = (self._source, *self._sources[key[1:]])
         shape = tuple([sizes[at] for sizes, at in zip(self._expression.chunks, key[1:], strict=True)])
-        operand, _ = self._operands.get(None) or self._operand(None, partial(self._task, key, source, shape))
+        operand, _ = self._operand(None, self._task, key, source, shape)
         return operand, (shape,), (source,)
 
     def _task(self, key: Key, source: Key, shape: tuple[int, ...]) -> Task:
@@ -219,14 +213,11 @@ class ReshapedBlocks(_Blocks):
 class SqueezedBlocks(_Blocks):
     """Blocks without axes of length one."""
 
-    def record(self, key: tuple[Any, ...]) -> ChunkRecord | None:
-        """Return the record of a block."""
-        if key not in self:
-            return None
+    def _record(self, key: tuple[Any, ...]) -> ChunkRecord:
         at, gone = iter(key[1:]), self._expression._axis_set
         source = self._expression.array
         block = (source._name, *[0 if axis in gone else next(at) for axis in range(source.ndim)])
-        operand, literals = self._operands.get(None) or self._operand(None, partial(self._task, key, block))
+        operand, literals = self._operand(None, self._task, key, block)
         return operand, literals, (block,)
 
     def _task(self, key: Key, source: Key) -> Task:
@@ -244,16 +235,13 @@ class ShuffledBlocks(_Blocks):
         #: By position along the axis: the blocks to read, and the literals.
         self._plans: dict[int, tuple[list[int], tuple[Any, ...]]] = {}
 
-    def record(self, key: tuple[Any, ...]) -> ChunkRecord | None:
-        """Return the record of a block."""
-        if key not in self:
-            return None
+    def _record(self, key: tuple[Any, ...]) -> ChunkRecord:
         at = self._axis + 1
         if key[at] not in self._plans:
             self._plans[key[at]] = self._plan(self._expression._new_chunks[key[at]])
         blocks, literals = self._plans[key[at]]
         sources = [(self._source, *key[1:at], block, *key[at + 1 :]) for block in blocks]
-        operand, _ = self._operand(len(sources), partial(self._task, key, sources, literals))
+        operand, _ = self._operand(len(sources), self._task, key, sources, literals)
         return operand, literals, sources
 
     def _plan(self, places: Sequence[int]) -> tuple[list[int], tuple[Any, ...]]:
@@ -299,13 +287,10 @@ class HistogramBlocks(_Blocks):
         self._blocks = list(itertools.product(*map(range, expression.array.numblocks)))
         self._bins_range = [expression.bins, [expression.range_start, expression.range_stop]]
 
-    def record(self, key: tuple[Any, ...]) -> ChunkRecord | None:
-        """Return the record of a block."""
-        if key not in self:
-            return None
+    def _record(self, key: tuple[Any, ...]) -> ChunkRecord:
         block = self._blocks[key[1]]
         sources = [(source, *block) for source in self._sources]
-        operand, literals = self._operands.get(None) or self._operand(None, partial(self._task, key, sources))
+        operand, literals = self._operand(None, self._task, key, sources)
         # An array may have itself as its weights.
         return operand, literals, list(dict.fromkeys(sources))
 
@@ -339,10 +324,7 @@ class CumulativeBlocks(_Blocks):
         """Return whether a key with the layer's name is that of a block, or of the total before it."""
         return super().__contains__((key[0], *key[2:]) if _is_total(key) else key)
 
-    def record(self, key: tuple[Any, ...]) -> ChunkRecord | None:
-        """Return the record of a block, or of the total before it."""
-        if key not in self:
-            return None
+    def _record(self, key: tuple[Any, ...]) -> ChunkRecord:
         is_total, axis = _is_total(key), self._axis
         block = key[2:] if is_total else key[1:]
         if not block[axis]:
@@ -350,9 +332,7 @@ class CumulativeBlocks(_Blocks):
         if is_total:
             block = (*block[:axis], block[axis] - 1, *block[axis + 1 :])
         sources = (self._name, _TOTAL, *block), (self._scans, *block)
-        operand, literals = self._operands.get(is_total) or self._operand(
-            is_total, partial(self._task, key, is_total, sources)
-        )
+        operand, literals = self._operand(is_total, self._task, key, is_total, sources)
         return operand, literals, sources
 
     def _task(self, key: Key, is_total: bool, sources: tuple[Key, Key]) -> Task:
@@ -362,9 +342,7 @@ class CumulativeBlocks(_Blocks):
     def _total_before_all(self, key: Key, block: Block) -> ChunkRecord:
         sizes = [along[at] for along, at in zip(self._expression.chunks, block, strict=True)]
         shape = (*sizes[: self._axis], 1, *sizes[self._axis + 1 :])
-        operand, _ = self._operands.get(None) or self._operand(
-            None, lambda: Task(key, self._first_total, shape=shape)
-        )
+        operand, _ = self._operand(None, lambda: Task(key, self._first_total, shape=shape))
         return operand, (shape,), ()
 
 
@@ -393,10 +371,7 @@ class ReducedBlocks(_Blocks):
         self._reduced = [axis in every for axis in range(source.ndim)]
         self._keeps_axes: bool = expression.keepdims
 
-    def record(self, key: tuple[Any, ...]) -> ChunkRecord | None:
-        """Return the record of a block."""
-        if key not in self:
-            return None
+    def _record(self, key: tuple[Any, ...]) -> ChunkRecord:
         at = iter(key[1:])
         found = [
             groups[next(at) if self._keeps_axes or not is_reduced else 0]
@@ -404,9 +379,7 @@ class ReducedBlocks(_Blocks):
         ]
         input_keys = list(itertools.product((self._source,), *found))
         lengths = tuple([len(group) for group, is_reduced in zip(found, self._reduced, strict=True) if is_reduced])
-        operand, literals = self._operands.get(lengths) or self._operand(
-            lengths, partial(self._task, key, lengths, input_keys)
-        )
+        operand, literals = self._operand(lengths, self._task, key, lengths, input_keys)
         return operand, literals, input_keys
 
     def _task(self, key: Key, lengths: Sequence[int], input_keys: Sequence[Key]) -> Task:

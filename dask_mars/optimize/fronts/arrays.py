@@ -9,7 +9,7 @@ import inspect
 import itertools
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -205,6 +205,22 @@ def _layer(expression: Any, name: str) -> Layer | None:
     return None
 
 
+def _mapped(
+    function: Callable[..., Any],
+    name: str,
+    indices: Iterable[int],
+    *arguments: Any,
+    source: Any = None,
+    **more: Any,
+) -> Layer:
+    """Return a layer of a function of the blocks of an array, or of none, and of other arguments."""
+    from dask_mars.dask_api.expressions import blockwise
+
+    numblocks = {} if source is None else {source._name: source.numblocks}
+    layer: Layer = blockwise(function, name, tuple(indices), *arguments, numblocks=numblocks, **more)
+    return layer
+
+
 def _blockwise(expression: Any, name: str) -> Layer | None:
     from dask_mars.dask_api.expressions import BlockwiseDep, blockwise, normalize_arg, unpack_collections
 
@@ -242,34 +258,26 @@ def _blockwise(expression: Any, name: str) -> Layer | None:
 
 
 def _full(expression: Any, name: str) -> Layer | None:
-    from dask_mars.dask_api.expressions import ArrayChunkShapeDep, blockwise, broadcast_trick
+    from dask_mars.dask_api.expressions import ArrayChunkShapeDep, broadcast_trick
 
     # With the original of a function that dask-array has copied.
     function = partial(broadcast_trick(expression.func), **expression._wrapped_func.keywords)
     indices = tuple(range(expression.ndim))
-    shapes = ArrayChunkShapeDep(expression.chunks)
-    layer: Layer = blockwise(function, name, indices, shapes, indices, numblocks={})
-    return layer
+    return _mapped(function, name, indices, ArrayChunkShapeDep(expression.chunks), indices)
 
 
 def _broadcast(expression: Any, name: str) -> Layer | None:
-    from dask_mars.dask_api.expressions import ArrayChunkShapeDep, blockwise
+    from dask_mars.dask_api.expressions import ArrayChunkShapeDep
 
     source, chunks = expression.array, expression.chunks
     indices = tuple(range(len(chunks)))
-    layer: Layer = blockwise(
-        np.broadcast_to,
-        name,
-        indices,
-        *(source._name, indices[len(chunks) - source.ndim :]),
-        *(ArrayChunkShapeDep(chunks), indices),
-        numblocks={source._name: source.numblocks},
-    )
-    return layer
+    of_source = source._name, indices[len(chunks) - source.ndim :]
+    shapes = ArrayChunkShapeDep(chunks), indices
+    return _mapped(np.broadcast_to, name, indices, *of_source, *shapes, source=source)
 
 
 def _random(expression: Any, name: str) -> Layer | None:
-    from dask_mars.dask_api.expressions import ArrayChunkShapeDep, ArrayValuesDep, blockwise
+    from dask_mars.dask_api.expressions import ArrayChunkShapeDep, ArrayValuesDep
 
     if expression.dependencies():
         return None
@@ -280,7 +288,7 @@ def _random(expression: Any, name: str) -> Layer | None:
     by_block = np.empty(len(seeds), object)
     by_block[:] = seeds
     shapes = ArrayChunkShapeDep(expression._base_chunks)
-    layer: Layer = blockwise(
+    return _mapped(
         apply,
         name,
         indices,
@@ -288,9 +296,7 @@ def _random(expression: Any, name: str) -> Layer | None:
         *(ArrayValuesDep(chunks, by_block.reshape(tuple(map(len, chunks)))), indices),
         *(shapes, indices[: len(shapes.chunks)]),
         *(tuple(expression.args), None, dict(expression.kwargs), None),
-        numblocks={},
     )
-    return layer
 
 
 def _overlap(expression: Any, name: str) -> Layer | None:
@@ -332,24 +338,15 @@ def _concatenate(expression: Any, name: str) -> Layer | None:
 
 
 def _expand(expression: Any, name: str) -> Layer | None:
-    from dask_mars.dask_api.expressions import blockwise
-
     source, new = expression.array, sorted(expression.axes)
     indices = range(expression.ndim)
-    layer: Layer = blockwise(
-        np.expand_dims,
-        name,
-        tuple(indices),
-        *(source._name, tuple([axis for axis in indices if axis not in new])),
-        *(tuple(new), None),
-        numblocks={source._name: source.numblocks},
-        new_axes=dict.fromkeys(new, 1),
-    )
-    return layer
+    of_source = source._name, tuple([axis for axis in indices if axis not in new])
+    more = {"source": source, "new_axes": dict.fromkeys(new, 1)}
+    return _mapped(np.expand_dims, name, indices, *of_source, tuple(new), None, **more)
 
 
 def _arg_chunk(expression: Any, name: str) -> Layer | None:
-    from dask_mars.dask_api.expressions import ArrayValuesDep, blockwise
+    from dask_mars.dask_api.expressions import ArrayValuesDep
 
     source, axis = expression.array, expression.axis
     starts = [list(itertools.accumulate(sizes[:-1], initial=0)) for sizes in source.chunks]
@@ -357,15 +354,9 @@ def _arg_chunk(expression: Any, name: str) -> Layer | None:
     values = [(offset, source.shape) if expression.ravel else offset[axis[0]] for offset in offsets]
     blocks = itertools.product(*map(range, source.numblocks))
     indices = tuple(range(source.ndim))
-    layer: Layer = blockwise(
-        expression.chunk_func,
-        name,
-        indices,
-        *(source._name, indices, axis, None),
-        *(ArrayValuesDep(source.chunks, dict(zip(blocks, values, strict=True))), indices),
-        numblocks={source._name: source.numblocks},
-    )
-    return layer
+    by_block = ArrayValuesDep(source.chunks, dict(zip(blocks, values, strict=True))), indices
+    of_source = source._name, indices, axis, None
+    return _mapped(expression.chunk_func, name, indices, *of_source, *by_block, source=source)
 
 
 def _cumulative(expression: Any, name: str) -> Layer | None:
@@ -378,16 +369,11 @@ def _cumulative(expression: Any, name: str) -> Layer | None:
 
 def _scans(expression: Any, name: str) -> Layer:
     """Return the layer of a cumulative function of each block alone."""
-    from dask_mars.dask_api.expressions import blockwise
-
     source, function = expression.array, partial(expression.func, axis=expression.axis)
     if _takes_dtype(expression.func):
         function = partial(function, dtype=expression.dtype)
     indices = tuple(range(source.ndim))
-    layer: Layer = blockwise(
-        function, name, indices, source._name, indices, numblocks={source._name: source.numblocks}
-    )
-    return layer
+    return _mapped(function, name, indices, source._name, indices, source=source)
 
 
 def _takes_dtype(function: Callable[..., Any]) -> bool:
@@ -439,34 +425,18 @@ def _from_array(expression: Any, name: str) -> Layer | None:
         )
     is_plain = expression.asarray_arg and not lock
     indices = tuple(range(len(expression.chunks)))
-    layer: Layer = expressions.blockwise(
-        get,
-        name,
-        indices,
-        *(source if expression.inline_array else TaskRef(_original(name)), None, slices, indices),
-        numblocks={},
-        _data_producer=True,
-        **({} if is_plain else {"asarray": expression.asarray_arg, "lock": lock}),
-    )
-    return layer
+    arguments = source if expression.inline_array else TaskRef(_original(name)), None, slices, indices
+    options = {} if is_plain else {"asarray": expression.asarray_arg, "lock": lock}
+    return _mapped(get, name, indices, *arguments, _data_producer=True, **options)
 
 
 def _from_map(expression: Any, name: str) -> Layer | None:
-    from dask_mars.dask_api.expressions import ArrayChunkShapeDep, ArrayValuesDep, _map_block, blockwise
+    from dask_mars.dask_api.expressions import ArrayChunkShapeDep, ArrayValuesDep, _map_block
 
     function, values = expression.operand("func"), expression.operand("values")
     keywords, chunks = expression.operand("kwargs") or {}, expression.chunks
     if is_gone(_map_block) or any(map(is_dask_collection, [function, *keywords.values()])):
         return None
     indices = tuple(range(len(chunks)))
-    layer: Layer = blockwise(
-        _map_block,
-        name,
-        indices,
-        *(function, None),
-        *(ArrayValuesDep(chunks, values), indices),
-        *(ArrayChunkShapeDep(chunks), indices),
-        *(keywords, None),
-        numblocks={},
-    )
-    return layer
+    blocks = ArrayValuesDep(chunks, values), indices, ArrayChunkShapeDep(chunks), indices
+    return _mapped(_map_block, name, indices, function, None, *blocks, keywords, None)
