@@ -23,8 +23,7 @@ from dask_mars.engine.graph_run import GraphRun
 from dask_mars.engine.listeners import listeners
 from dask_mars.errors import SavedChunkLost
 from dask_mars.graph.chunks import ChunkGraph, Key, flatten
-from dask_mars.optimize.defaults import engine_options
-from dask_mars.optimize.prepare import PrepareOptions, prepare
+from dask_mars.optimize.prepare import PrepareOptions, engine_options, prepare
 from dask_mars.store.persisted import as_node, value_of
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from dask_mars.errors import BegunBefore, Cancelled, FuturesLost, NoAgents, Sche
 from dask_mars.graph.chunks import ChunkGraph, Key
 from dask_mars.locking import Lock
 from dask_mars.optimize.declarations import annotate_all
-from dask_mars.optimize.defaults import limits_for
+from dask_mars.optimize.passes import Limits
 from dask_mars.optimize.prepare import PrepareOptions
 from dask_mars.store.persisted import value_of
 
@@ -113,7 +113,7 @@ class ClusterBackend(GraphBackend):
     def prepare_options(self, options: Options) -> PrepareOptions:
         """Return the options for preparing graphs."""
         slots = sum([host.slots for host in self._hosts]) + slots_to_come(self._client.cluster, self._hosts)
-        return PrepareOptions(limits_for(slots), self._future, self._unmergeable)
+        return PrepareOptions(Limits(slots, recomputes=True), self._future, self._unmergeable)
 
     def runtime(self, records: Records) -> ClusterRuntime:
         """Return a view of the cluster and of this process's computations."""

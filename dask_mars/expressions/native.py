@@ -24,11 +24,11 @@ except ImportError:
     group_sums = histogram = moments = rest = table_sum = None
 else:
     AVAILABLE = hasattr(np.ufunc, "_get_strided_loop")
-    group_sums = getattr(_native, "group_sums", None)
-    histogram = getattr(_native, "histogram", None)
-    moments = getattr(_native, "moments", None)
-    rest = getattr(_native, "rest", None)
-    table_sum = getattr(_native, "table_sum", None)
+    group_sums = _native.group_sums
+    histogram = _native.histogram
+    moments = _native.moments
+    rest = _native.rest
+    table_sum = _native.table_sum
 
 #: Bytes for the buffers of one block: about a quarter of a first-level cache. The arrays need the rest, for this
 #: block and the next.

@@ -9,9 +9,8 @@ import dask
 
 from dask_mars import config
 from dask_mars.graph.chunks import ChunkGraph, flatten
-from dask_mars.optimize.defaults import engine_options
 from dask_mars.optimize.passes import OnPass
-from dask_mars.optimize.prepare import prepare
+from dask_mars.optimize.prepare import engine_options, prepare
 
 
 class _HandedOver(BaseException):

@@ -12,6 +12,7 @@ from dask_mars.optimize.convert import convert
 from dask_mars.optimize.declarations import annotate, annotations_of, declarations
 from dask_mars.optimize.fronts import ReadOptions, symbolic_graph
 from dask_mars.optimize.fronts.base import Symbolic
+from dask_mars.optimize.fronts.parts import RESIDENT_SHARE
 from dask_mars.optimize.fronts.tasks import low_level_graph, replace_cached
 from dask_mars.optimize.passes import Limits, OnPass, run_passes
 from dask_mars.optimize.read_sizes import with_reads
@@ -41,6 +42,11 @@ class PrepareOptions(NamedTuple):
 
 #: Options for an executor of which nothing is known.
 DEFAULT_OPTIONS = PrepareOptions()
+
+
+def engine_options(workers: int, store_limit: Callable[[], int]) -> PrepareOptions:
+    """Return the options for graphs that an engine of this machine runs."""
+    return PrepareOptions(Limits(workers, lambda: store_limit() // RESIDENT_SHARE, recomputes=True))
 
 
 def prepare(

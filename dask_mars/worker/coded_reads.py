@@ -74,6 +74,3 @@ def _in_order(codes: NDArray[Any], texts: Texts) -> tuple[NDArray[Any], Texts]:
     ranks = np.empty(len(order), "i4")
     ranks[order.to_numpy()] = np.arange(len(order), dtype="i4")
     return ranks.take(codes), Texts(texts.dtype, texts.values.take(order))
-
-
-__all__ = ["CodedFrame", "Texts", "encoded", "ordered"]

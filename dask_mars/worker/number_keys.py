@@ -25,7 +25,7 @@ try:
 except ImportError:
     key_totals = None
 else:
-    key_totals = getattr(_native, "key_totals", None)
+    key_totals = _native.key_totals
 
 #: Minimum number of rows, and maximum number of places for each of them, and for all.
 _FEWEST_ROWS, _PLACES_PER_ROW, _MOST_PLACES = 1 << 11, 1, 1 << 22
@@ -257,5 +257,3 @@ _REPLACED: dict[str, tuple[Callable[..., Any], Callable[..., Any] | None]] = {
     "_mean_chunk": (_means, None),
     "_var_chunk": (_variances, _variances_at_once),
 }
-
-__all__ = ["method_of", "number_keys"]

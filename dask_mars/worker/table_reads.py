@@ -224,6 +224,3 @@ def _range_of(table: Any, as_stored: bool) -> Any:
 def _described(schema: Any) -> dict[str, Any]:
     """Return the pandas metadata of a file, without its index, whose length differs between files."""
     return {name: value for name, value in (schema.pandas_metadata or {}).items() if name != "index_columns"}
-
-
-__all__ = ["TableReader", "joined_reads"]

@@ -148,6 +148,3 @@ def _group_by_codes(
         levels = [with_texts(by[place], index.levels[place]) for place in places]
         result.index = index.set_levels(levels, level=places, verify_integrity=False)
     return result
-
-
-__all__ = ["text_keys"]

@@ -48,7 +48,7 @@ from dask_mars.cluster.stored_result import StoredResult
 from dask_mars.cluster.subtask_spec import Packer
 from dask_mars.diagnostics import decode_subtask_id
 from dask_mars.errors import NoAgents, NoHostAllowed
-from dask_mars.optimize.defaults import limits_for
+from dask_mars.optimize.passes import Limits
 from dask_mars.optimize.prepare import PrepareOptions, prepare
 from studies.graphs import handed_over
 from tests.array_calls import CALLS, Arrays, assert_close
@@ -488,7 +488,7 @@ def test_adaptive_clusters_get_subtasks_for_hosts_to_come() -> None:
 
 def subtask_count(x: Any, cluster: Any = None) -> int:
     hosts = [AgentInfo("tcp://10.0.0.1:1", 2, "0", {})]
-    graph = prepare(*handed_over(x), PrepareOptions(limits_for(2)))
+    graph = prepare(*handed_over(x), PrepareOptions(Limits(2, recomputes=True)))
     return len(
         cut_for(graph, hosts, (), {}, Requirements(), GraphShuffles(), Selections(), cluster=cluster).subtasks
     )

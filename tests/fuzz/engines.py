@@ -9,6 +9,7 @@ import random
 import tempfile
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,7 +20,8 @@ import dask_mars
 from dask_mars import Runtime
 from dask_mars.engine import startup
 from dask_mars.limits import estimate_memory
-from dask_mars.optimize import defaults
+from dask_mars.optimize import prepare as preparing
+from dask_mars.optimize.passes import Limits
 from dask_mars.scheduler.replay import replay
 from tests.constants import constants
 from tests.soak.leaks import Errors, Surroundings, left_in_engine
@@ -112,7 +114,8 @@ class Engine:
         enter, plan = self._stack.enter_context, self.plan
         self._folder = Path(enter(tempfile.TemporaryDirectory(prefix="engine-")))
         self.errors = enter(Errors().kept())
-        enter(mock.patch.object(defaults, "CONSUMERS_PER_WORKER", plan.fold_initial))
+        limits = partial(Limits, consumers_per_worker=plan.fold_initial)
+        enter(mock.patch.object(preparing, "Limits", limits))
         spilled = no_directory(self._folder) if plan.disk_bytes is None else self._folder / "spilled"
         if plan.disk_bytes is not None and plan.disk_bytes >= 0:
             enter(full_disk(plan.disk_bytes))

@@ -32,8 +32,7 @@ from dask_mars.observe.drawing.picture import (
     make_picture,
     worker_colours,
 )
-from dask_mars.optimize.defaults import engine_options
-from dask_mars.optimize.prepare import prepare
+from dask_mars.optimize.prepare import engine_options, prepare
 from dask_mars.scheduler.events import CLIENT
 from dask_mars.scheduler.simulate import NO_WORKER, simulate
 from tests.machines import plan

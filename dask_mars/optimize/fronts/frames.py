@@ -165,11 +165,22 @@ def _some_of_join(expression: Expr) -> dict[Key, Any] | None:
     return {**whole._layer(), **{key: Alias(key, source) for key, source in zip(keys, sources, strict=True)}}
 
 
-class PartitionRecords:
+class _Partitions:
+    """The partitions of an expression."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __contains__(self, key: tuple[Any, ...]) -> bool:
+        """Return whether a key with the expression's name is that of a partition."""
+        return len(key) == 2 and isinstance(key[1], int) and 0 <= key[1] < self._count
+
+
+class PartitionRecords(_Partitions):
     """The partitions of one expression."""
 
     def __init__(self, expression: Expr, compiler: TaskCompiler) -> None:
-        self._count: int = expression.npartitions
+        super().__init__(expression.npartitions)
         # The compiler makes callables part of the operand at their second use, so the first compilation is
         # discarded.
         _compiled(expression, 0, compiler)
@@ -190,10 +201,6 @@ class PartitionRecords:
         self._operand = compiler.operand_of(expression._name, last)
         self._literals = tuple(last.literals)
 
-    def __contains__(self, key: tuple[Any, ...]) -> bool:
-        """Return whether a key with the expression's name is that of a partition."""
-        return len(key) == 2 and isinstance(key[1], int) and 0 <= key[1] < self._count
-
     def record(self, key: tuple[Any, ...]) -> ChunkRecord | None:
         """Return the record of one partition."""
         if key not in self:
@@ -203,10 +210,11 @@ class PartitionRecords:
         return self._operand, self._literals, input_keys
 
 
-class MappedRecords:
+class MappedRecords(_Partitions):
     """The partitions that a function returns, each of other arguments."""
 
     def __init__(self, expression: Expr, compiler: TaskCompiler) -> None:
+        super().__init__(len(expression._partitions))
         self._compiler = compiler
         self._partitions = expression._partitions
         #: Values of each varying argument.
@@ -221,10 +229,6 @@ class MappedRecords:
         _hold_data(program, compiler)
         self._operand = compiler.operand_of(expression._name, program)
         self._inputs, self._literals = program.input_keys, tuple(program.literals[count:])
-
-    def __contains__(self, key: tuple[Any, ...]) -> bool:
-        """Return whether a key with the expression's name is that of a partition."""
-        return len(key) == 2 and isinstance(key[1], int) and 0 <= key[1] < len(self._partitions)
 
     def record(self, key: tuple[Any, ...]) -> ChunkRecord | None:
         """Return the record of one partition."""
