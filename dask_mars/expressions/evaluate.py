@@ -6,8 +6,9 @@ other: a region never has results, errors or warnings of its own.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from dask_mars.graph.chunks import Operand
 SMALL = 1 << 15
 #: Maximum number of type combinations for which a region keeps its plans.
 _MOST_PLANS = 64
+#: Maximum number of a region's joined programs, and of the programs with which a function is not recorded again.
+MOST_PROGRAMS = 256
 #: Number of failures after which a plan is not tried again.
 _MOST_FAILURES = 2
 _ARRAYS = frozenset({np.ndarray, Draw})
@@ -28,18 +31,25 @@ _NUMBERS = frozenset({bool, int, float, complex})
 
 
 class Pending:
-    """A result that is not computed yet; the region that reads it may compute it with its own steps."""
+    """The result of a program that has not run; the region that reads it may compute it with its own steps."""
 
-    #: Number of dimensions.
-    ndim: int
+    def __init__(self, program: Any, arrays: list[Any], call: Callable[[], Any]) -> None:
+        self.program = program
+        self.arrays = arrays
+        #: Number of dimensions.
+        self.ndim: int = program.ndim
+        #: Computes the result.
+        self.array = call
 
     def compute_within(self, region: RegionFunction, values: tuple[Any, ...]) -> Any:
         """Return the outputs of a region that reads the result; None if the result has to be computed first."""
-        raise NotImplementedError
-
-    def array(self) -> Any:
-        """Compute the result."""
-        raise NotImplementedError
+        programs = tuple([value.program if type(value) is Pending else None for value in values])
+        if programs not in region.joined:
+            if len(region.joined) == MOST_PROGRAMS:
+                return None
+            region.joined[programs] = self.program.joined_with(region, programs)
+        given = [value.arrays if type(value) is Pending else [value] for value in values]
+        return region.joined[programs].run(list(chain.from_iterable(given)))
 
 
 class Joinable:

@@ -12,7 +12,7 @@ import operator
 import pickle
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -23,7 +23,7 @@ import numpy as np
 
 from dask_mars.expressions import functions
 from dask_mars.expressions.adjacent import view_of, whole
-from dask_mars.expressions.evaluate import SMALL, Joinable, Pending, RegionFunction
+from dask_mars.expressions.evaluate import MOST_PROGRAMS, SMALL, Joinable, Pending, RegionFunction
 from dask_mars.expressions.planning import raised_errors
 from dask_mars.expressions.recording import RECORDING, RaisesErrors, Trace, assigned, copied, is_known
 from dask_mars.expressions.rewrite import with_expressions
@@ -35,8 +35,6 @@ from dask_mars.graph.splice import with_makers
 _LAYOUT_FREE = frozenset({operator.getitem, assigned, copied})
 #: Maximum number of recordings of a function between two runs of programs that exist.
 _MOST_TRACES = 16
-#: Number of a function's programs with which it is not recorded again, and of a region's joined programs.
-_MOST_PROGRAMS = 256
 #: Maximum number of failures of a program, and of recordings before the first that succeeds.
 _MOST_FAILURES = 2
 #: `warnings.warn` raises if this is not a dict, so that a warning of NumPy's ends the recording or the run.
@@ -64,7 +62,7 @@ class Traced(Joinable):
         read, program = self._prepared(args, keywords)
         if program is None or not program.ends_in_chain:
             return self(*args, **keywords)
-        return _PendingResult(program, _arrays(read, keywords), partial(self, *args, **keywords))
+        return Pending(program, _arrays(read, keywords), partial(self, *args, **keywords))
 
     def _prepared(
         self, args: tuple[Any, ...], keywords: dict[str, Any]
@@ -105,7 +103,7 @@ class Traced(Joinable):
             if not any(programs.values()):
                 # A recording takes as long as a call, and more will hardly succeed.
                 self._traces_left = min(self._traces_left, _MOST_FAILURES)
-        elif programs[key] is not None and len(programs) < _MOST_PROGRAMS:
+        elif programs[key] is not None and len(programs) < MOST_PROGRAMS:
             # Chunks at edges have shapes of their own, 26 in three dimensions.
             self._traces_left = min(self._traces_left + 1, _MOST_TRACES)
         return programs[key]
@@ -172,41 +170,18 @@ class _Program:
         self._failures += 1
         return None
 
-
-class _PendingResult(Pending):
-    """The result of a program that has not run."""
-
-    def __init__(self, program: _Program, arrays: list[Any], call: Callable[[], Any]) -> None:
-        self.program = program
-        self.arrays = arrays
-        self.ndim = program.ndim
-        self._call = call
-
-    def array(self) -> Any:
-        """Compute the result."""
-        return self._call()
-
-    def compute_within(self, region: RegionFunction, values: tuple[Any, ...]) -> Any:
-        """Return the outputs of a region that reads the result; None if the result has to be computed first."""
-        programs = tuple([value.program if type(value) is _PendingResult else None for value in values])
-        if programs not in region.joined:
-            if len(region.joined) == _MOST_PROGRAMS:
-                return None
-            region.joined[programs] = _join(region, programs)
-        given = [value.arrays if type(value) is _PendingResult else [value] for value in values]
-        return region.joined[programs].run(list(chain.from_iterable(given)))
-
-
-def _join(region: RegionFunction, programs: Sequence[_Program | None]) -> _Program:
-    """Return a program that computes the inputs of a region that have programs, and then the region."""
-    joined = with_makers(region.program, [None if program is None else program.operand for program in programs])
-    # The outputs need not be the last steps.
-    end = joined.input_count + joined.literal_count + len(joined.steps)
-    results = tuple([end - len(region.program.steps) + output for output in region.outputs])
-    packing = Step(len(joined.functions), results, ())
-    literals = chain.from_iterable(program.literals for program in programs if program is not None)
-    operand = joined.replaced((*joined.functions, _outputs), (*joined.steps, packing))
-    return _Program(operand, tuple(literals), True)
+    def joined_with(self, region: RegionFunction, programs: Sequence[_Program | None]) -> _Program:
+        """Return a program that computes the inputs of a region that have programs, and then the region."""
+        joined = with_makers(
+            region.program, [None if program is None else program.operand for program in programs]
+        )
+        # The outputs need not be the last steps.
+        end = joined.input_count + joined.literal_count + len(joined.steps)
+        results = tuple([end - len(region.program.steps) + output for output in region.outputs])
+        packing = Step(len(joined.functions), results, ())
+        literals = chain.from_iterable(program.literals for program in programs if program is not None)
+        operand = joined.replaced((*joined.functions, _outputs), (*joined.steps, packing))
+        return _Program(operand, tuple(literals), True)
 
 
 def _outputs(*results: Any) -> Any:
