@@ -6,7 +6,6 @@ import { Computations } from "./computations.js";
 import { percent, plural, title } from "./format.js";
 import { follow, useAnswer } from "./live.js";
 import { Strip } from "./strip.js";
-import { Unauthorised } from "./unauthorised.js";
 import { Workers } from "./workers.js";
 
 //: Number of states in the small chart of memory.
@@ -35,14 +34,21 @@ function useService() {
   const [service, setService] = useState({ state: null, problem: null, memory: [] });
   const following = useRef(null);
   useEffect(() => {
+    let isKnown = false;
     following.current = follow(
-      (state) =>
+      (state) => {
+        isKnown = true;
         setService(({ memory }) => ({
           state,
           problem: null,
           memory: [...memory.slice(1 - REMEMBERED), [Date.now() / 1000, state.memory]],
-        })),
-      (problem, pause) => setService((last) => ({ ...last, problem, again: Date.now() + pause })),
+        }));
+      },
+      (problem) => {
+        // Another server has taken its place: its own page asks for its token.
+        if (problem.status === 401 && isKnown) location.reload();
+        setService((last) => ({ ...last, problem }));
+      },
     );
     return () => following.current.stop();
   }, []);
@@ -83,7 +89,6 @@ function App() {
     document.title = id && shown ? `${progress}${title(shown)}` : "dask_mars";
   }, [id, shown]);
 
-  if (problem?.status === 401) return html`<${Unauthorised} problem=${problem} askNow=${askNow} />`;
   return html`
     <a class="skip" href="#main" onClick=${(event) => (event.preventDefault(), main.current.focus())}>
       Skip to what is shown

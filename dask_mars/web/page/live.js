@@ -54,7 +54,7 @@ export function follow(onState, onProblem) {
       revision = null;
       const pause = settings.backoffMs[Math.min(failures, settings.backoffMs.length - 1)];
       failures += 1;
-      onProblem(problem, pause);
+      onProblem(problem);
       return pause;
     }
   };
