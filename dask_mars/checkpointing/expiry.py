@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,8 +49,8 @@ def expired(unused: Iterable[Unused], age_s: float | None, surplus_bytes: int) -
     return gone
 
 
-def tidy(root: Path, age_s: float | None, limit_bytes: int | None) -> Sequence[str]:
-    """Remove expired checkpoints, and return their ids."""
+def tidy(root: Path, age_s: float | None, limit_bytes: int | None) -> None:
+    """Remove expired checkpoints."""
     found = {each.identity: each for each in computations(root)}
     sizes = {id: each.size_bytes() for id, each in found.items()}
     unused = [_described(each, sizes[id]) for id, each in found.items() if not each.is_in_use()]
@@ -58,14 +58,11 @@ def tidy(root: Path, age_s: float | None, limit_bytes: int | None) -> Sequence[s
     if limit_bytes is not None:
         # Without a surplus no checkpoint is removed for space.
         surplus_bytes = sum(sizes.values()) - int(limit_bytes * _SHARE)
-    removed: list[str] = []
     for id in expired(unused, age_s, surplus_bytes):
         # Skip those that a process has locked since, and those with starts that must not be repeated.
         with contextlib.suppress(OSError, CheckpointError):
             if not found[id].read()[1]:
                 found[id].discard()
-                removed.append(id)
-    return removed
 
 
 def _described(directory: ComputationDirectory, size_bytes: int) -> Unused:

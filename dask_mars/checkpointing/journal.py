@@ -102,13 +102,11 @@ class Journal:
             os.close(self._descriptor)
             raise
 
-    def append(self, records: Sequence[Record], lasting: bool = False) -> int:
+    def append(self, records: Sequence[Record], lasting: bool = False) -> None:
         """Append records, undone if the disk is full; `lasting` ones survive a loss of power."""
-        data = encoded(records)
-        self._write(data)
+        self._write(encoded(records))
         if lasting:
             os.fdatasync(self._descriptor)
-        return len(data)
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)

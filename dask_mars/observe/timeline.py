@@ -7,30 +7,24 @@ from collections import defaultdict
 from collections.abc import Iterable
 from itertools import pairwise
 
-#: Maximum number of rows of tasks in one answer.
-MOST_TASKS = 20_000
-
 #: Row of the worker, start, end, number of the layer, chunks.
 Row = tuple[int, float, float, int, int]
 
 
-def merged(rows: Iterable[Row], most: int = MOST_TASKS) -> list[Row]:
+def merged(rows: Iterable[Row], most: int) -> list[Row]:
     """Return rows sorted by worker and time, merging neighbours if there are too many."""
-    # Neighbours with the smallest gap are merged first, those of one layer before all others. A merged row has
-    # the layer that took most time.
+    # Neighbours of one layer are merged before all others, those with the smallest gap first. A merged row has the
+    # layer that took most time.
     found = sorted(rows)
-    for same_layer in (True, False):
-        surplus = len(found) - most
-        if surplus <= 0:
-            break
-        gaps = [
-            (after[1] - before[2], place)
-            for place, (before, after) in enumerate(pairwise(found), 1)
-            if before[0] == after[0] and (not same_layer or before[3] == after[3])
-        ]
-        joined = {place for _, place in heapq.nsmallest(surplus, gaps)}
-        found = _joined(found, joined)
-    return found
+    surplus = len(found) - most
+    if surplus <= 0:
+        return found
+    gaps = [
+        (before[3] != after[3], after[1] - before[2], place)
+        for place, (before, after) in enumerate(pairwise(found), 1)
+        if before[0] == after[0]
+    ]
+    return _joined(found, {place for *_, place in heapq.nsmallest(surplus, gaps)})
 
 
 def _joined(rows: list[Row], places: set[int]) -> list[Row]:

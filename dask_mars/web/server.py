@@ -69,7 +69,6 @@ class Server:
         self._on_close = on_close
         self._lock = Lock()
         self._closed = False
-        self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending: asyncio.Event | None = None
         self._server: BoundedServer | None = None

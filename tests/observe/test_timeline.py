@@ -36,4 +36,4 @@ def test_the_layer_that_took_longest_gives_its_name():
     rows = [(0, 0.0, 1.0, 0, 1), (0, 1.0, 4.0, 1, 1), (0, 4.0, 5.0, 0, 1)]
     assert merged(rows, 1) == [(0, 0.0, 5.0, 1, 3)]
     assert merged(rows, 3) == rows
-    assert merged([]) == []
+    assert merged([], 1) == []
