@@ -166,34 +166,13 @@ def parse_range(text: str | None, size_bytes: int) -> tuple[int, int] | None:
 
 
 def accepted(accept: str | None, offered: Sequence[str]) -> str | None:
-    """Return the offered media type that an ``Accept`` header prefers, the first without a preference."""
-    if not accept or not accept.strip():
-        return offered[0] if offered else None
-    best: tuple[float, int] | None = None
-    chosen = None
-    for part in accept.split(","):
-        pattern, *parameters = (piece.strip().lower() for piece in part.split(";"))
-        quality = _quality(parameters)
-        for place, media_type in enumerate(offered):
-            kind = media_type.partition("/")[0]
-            if pattern not in (media_type, f"{kind}/*", "*/*") or quality <= 0:
-                continue
-            # Exact names come before patterns of the same quality.
-            rank = quality + (0 if "*" in pattern else 1e-6), -place
-            if best is None or rank > best:
-                best, chosen = rank, media_type
-    return chosen
-
-
-def _quality(parameters: Iterable[str]) -> float:
-    for parameter in parameters:
-        name, _, value = parameter.partition("=")
-        if name.strip() == "q":
-            try:
-                return float(value)
-            except ValueError:
-                return 0.0
-    return 1.0
+    """Return the offered media type that an ``Accept`` header names first; weights count for nothing."""
+    for part in (accept or "*/*").split(","):
+        wanted = part.partition(";")[0].strip().lower()
+        for media_type in offered:
+            if wanted in (media_type, "application/*", "*/*"):
+                return media_type
+    return None
 
 
 def versions() -> dict[str, str]:

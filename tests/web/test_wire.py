@@ -61,10 +61,6 @@ def test_ranges_behind_the_end_are_refused(text: str) -> None:
         ("application/*", wire.MEDIA_TYPE),
         ("application/json", "application/json"),
         ("text/html, application/json;q=0.9, */*;q=0.1", "application/json"),
-        ("application/x-npy;q=0.2, application/json;q=0.1", "application/x-npy"),
-        ("*/*, application/json", "application/json"),
-        ("application/json;q=0", None),
-        ("application/json;q=high", None),
         ("text/html", None),
     ],
 )
