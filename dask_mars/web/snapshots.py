@@ -19,9 +19,6 @@ _LOOK_S = 0.05
 #: Lifetime of an answer as a multiple of its duration, which limits the processor time for viewers, and its bounds
 #: in seconds.
 _COSTS, _SHORTEST_S, _LONGEST_S = 20.0, 0.05, 2.0
-#: Longest wait for a new answer if there is an old one, and largest age of the old one, in seconds: the process
-#: may be busy with the computation itself.
-_PATIENCE_S, _OLDEST_S = 0.04, 5.0
 #: Maximum number of cached answers.
 _KEPT = 64
 #: Maximum number of waiting requests.
@@ -35,8 +32,11 @@ class _Kept:
     answer: asyncio.Task[Any]
     begun: float
     good_until: float = 0.0
-    #: The previous answer, and the time of its call.
-    before: tuple[Any, float] | None = None
+
+    async def get(self) -> Any:
+        """Return the answer once it is there."""
+        # A cancelled request must not cancel the answer for others.
+        return await asyncio.shield(self.answer)
 
 
 class Snapshots:
@@ -61,18 +61,17 @@ class Snapshots:
 
     async def ask(self, name: str, *arguments: Any) -> Any:
         """Return the result of a monitor's method, or a recent one."""
-        return await _soon(self._asked((name, *arguments)))
+        return await self._asked((name, *arguments)).get()
 
     def _asked(self, question: tuple[Any, ...]) -> _Kept:
         kept = self._kept.get(question)
         if kept is None or (kept.answer.done() and time.monotonic() >= kept.good_until):
-            before = self._kept.pop(question, None)
+            self._kept.pop(question, None)
             while len(self._kept) >= _KEPT:
                 del self._kept[next(iter(self._kept))]
             name, *arguments = question
-            begun = time.monotonic()
             asking = asyncio.ensure_future(self.call(getattr(self.monitor, name), *arguments))
-            kept = self._kept[question] = _Kept(asking, begun, before=_answer_of(before))
+            kept = self._kept[question] = _Kept(asking, time.monotonic())
             asking.add_done_callback(partial(_answered, kept))
         return kept
 
@@ -89,7 +88,7 @@ class Snapshots:
         # A revision that is behind is of another time: of a server that has been started anew, say.
         deadline = time.monotonic() + wait_s
         kept = self._asked((name, *arguments))
-        answer: Json = await _soon(kept)
+        answer: Json = await kept.get()
         if answer["revision"] != known or not wait_s:
             return answer
         if self._waiting >= MOST_WAITING:
@@ -108,7 +107,7 @@ class Snapshots:
                 else:
                     await self._wait_for_news(left_s)
                 kept = self._asked((name, *arguments))
-                answer = await _soon(kept)
+                answer = await kept.get()
         finally:
             self._waiting -= 1
         return answer
@@ -139,24 +138,6 @@ class Snapshots:
         if self._news is not None:
             self._news.set()
             self._news = None
-
-
-async def _soon(kept: _Kept) -> Any:
-    """Return an answer, or the previous one if the new one takes long."""
-    if kept.before is not None and not kept.answer.done():
-        before, asked_s = kept.before
-        if time.monotonic() - asked_s < _OLDEST_S:
-            done, _ = await asyncio.wait({kept.answer}, timeout=_PATIENCE_S)
-            if not done:
-                return before
-    # A cancelled request must not cancel the answer for others.
-    return await asyncio.shield(kept.answer)
-
-
-def _answer_of(kept: _Kept | None) -> tuple[Any, float] | None:
-    if kept is None or not kept.answer.done() or kept.answer.cancelled() or kept.answer.exception() is not None:
-        return None
-    return kept.answer.result(), kept.begun
 
 
 def _answered(kept: _Kept, answer: asyncio.Task[Any]) -> None:
