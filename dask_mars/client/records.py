@@ -236,10 +236,10 @@ class Record:
         source = self.source
         return ChunkCounts() if source is None else source.counts()
 
-    def layers(self, seconds: float | None = None) -> Sequence[LayerCounts]:
-        """Count the chunks of each layer, as far as they can be indexed within a time limit."""
+    def layers(self) -> Sequence[LayerCounts]:
+        """Count the chunks of each layer."""
         source = self.source
-        return () if source is None else source.layers(seconds)
+        return () if source is None else source.layers()
 
     @property
     def log(self) -> tuple[list[OutputLine], bool]:

@@ -35,7 +35,7 @@ class EngineSource:
 
     @property
     def index(self) -> LayerIndex:
-        """The layers of its chunks, as far as they are indexed."""
+        """The layers of its chunks."""
         # Few computations need an index. setdefault gives two threads the same one.
         index: LayerIndex | None = vars(self).get("_index")
         return index or vars(self).setdefault("_index", LayerIndex(self.run.graph.keys, self.run.graph.operand_of))
@@ -44,9 +44,8 @@ class EngineSource:
         """Count its chunks."""
         return _counted(self._total, *self._known())
 
-    def layers(self, seconds: float | None = None) -> Sequence[LayerCounts]:
-        """Count the chunks of each layer, as far as they can be indexed within a time limit."""
-        self.index.look(seconds)
+    def layers(self) -> Sequence[LayerCounts]:
+        """Count the chunks of each layer."""
         _, running, failed = self._known()
         measurements = self.run.measurements
         return self.index.count(measurements.durations_s, measurements.stored_bytes, running, failed)
@@ -130,7 +129,7 @@ class FinalSource:
         """Count the chunks by layer, and drop the measurements."""
         last = self._last
         if last is not None:
-            last.layer_index.look_roughly()
+            last.layer_index.look(roughly=True)
         self.counts()
         self.layers()
         self._last = None
@@ -143,11 +142,10 @@ class FinalSource:
         assert self._counts is not None
         return self._counts
 
-    def layers(self, seconds: float | None = None) -> Sequence[LayerCounts]:
+    def layers(self) -> Sequence[LayerCounts]:
         """Count the chunks of each layer."""
         last = self._last
         if self._layers is None and last is not None:
-            last.layer_index.look()
             self._edges = edges_of(last.layer_index, last.inputs)
             self._layers = last.layer_index.count(last.durations_s, last.stored_bytes, (), last.failed)
         assert self._layers is not None

@@ -210,9 +210,9 @@ class _Waiting:
         total = 0 if self._before is None else self._before.counts().total
         return ChunkCounts(total, total)
 
-    def layers(self, seconds: float | None = None) -> Sequence[LayerCounts]:
+    def layers(self) -> Sequence[LayerCounts]:
         """Return the last known state of its layers."""
-        return () if self._before is None else self._before.layers(seconds)
+        return () if self._before is None else self._before.layers()
 
     def edges(self) -> list[tuple[int, int]]:
         """Return which layers read which, by their indices in `layers`."""

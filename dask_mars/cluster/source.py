@@ -72,9 +72,8 @@ class ClusterSource:
             running, finished = len(self._running), self._finished
         return ChunkCounts(self._total, self._total - running - finished, running, finished)
 
-    def layers(self, seconds: float | None = None) -> Sequence[LayerCounts]:
-        """Count the chunks of each layer, as far as they can be indexed within a time limit."""
-        self._index.look(seconds)
+    def layers(self) -> Sequence[LayerCounts]:
+        """Count the chunks of each layer."""
         return self._index.count(self._durations_s, self._no_bytes(), self._active())
 
     def edges(self) -> list[tuple[int, int]]:

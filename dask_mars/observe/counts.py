@@ -69,8 +69,8 @@ class Source(Protocol):
     def counts(self) -> ChunkCounts:
         """Count its chunks."""
 
-    def layers(self, seconds: float | None = None) -> Sequence[LayerCounts]:
-        """Count the chunks of each layer, as far as they can be indexed within a time limit."""
+    def layers(self) -> Sequence[LayerCounts]:
+        """Count the chunks of each layer."""
 
     def edges(self) -> list[tuple[int, int]]:
         """Return which layers read which, by their indices in `layers`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from array import array
 from collections.abc import Callable, Collection, Sequence
 from itertools import compress, count, islice
@@ -20,7 +19,7 @@ from dask_mars.observe.counts import BlockStates, LayerCounts
 
 #: Number of layers beyond which layers of the same label are counted together.
 _MOST_LAYERS = 500
-#: Number of chunks that are indexed between two reads of the clock.
+#: Number of chunks that are indexed before other threads may go on.
 _STEP = 10_000
 #: Number of sampled chunks that must confirm that each operand belongs to one layer.
 _SAMPLES = 500
@@ -49,42 +48,42 @@ class Places(NamedTuple):
 
 
 class LayerIndex:
-    """The layer of each chunk of a graph, indexed as far as there is time."""
+    """The layer of each chunk of a graph, indexed at the first request."""
 
     def __init__(self, keys: Sequence[Key], operand_of: Sequence[int]) -> None:
         self.names: list[str] = []
-        #: Id of each indexed chunk's layer, or `NO_LAYER`.
-        self.layer_ids = array("i")
         self.keys = keys
         self._operand_of = operand_of
+        self._layer_ids: np.ndarray | None = None
         self._by_head: dict[Key, int] = {_DATA: NO_LAYER}
         self._by_name: dict[str, int] = {}
-        #: Places by layer, kept once all chunks are indexed.
+        #: Places by layer.
         self._places: dict[str, Places] = {}
         self._lock = Lock()
 
-    def look(self, seconds: float | None = None) -> bool:
-        """Index more chunks, for some time or to the end. Return whether all chunks are indexed."""
-        end_s = None if seconds is None else time.perf_counter() + seconds
-        with self._lock:
-            count = len(self.keys)
-            while len(self.layer_ids) < count:
-                self._look_at(len(self.layer_ids), len(self.layer_ids) + _STEP)
-                if end_s is not None and time.perf_counter() >= end_s:
-                    break
-            return len(self.layer_ids) == count
+    @property
+    def layer_ids(self) -> np.ndarray:
+        """Id of each chunk's layer, or `NO_LAYER`."""
+        return self.look() if self._layer_ids is None else self._layer_ids
 
-    def look_roughly(self) -> None:
-        """Index all chunks, by samples where each operand belongs to one layer, as in nearly all graphs."""
+    def look(self, roughly: bool = False) -> np.ndarray:
+        """Index all chunks; roughly by samples where each operand belongs to one layer, as nearly always."""
         size = len(self.keys)
         with self._lock:
-            operands = np.fromiter(self._operand_of, np.int32, size) + 1
-            if not self.layer_ids and size > _SAMPLES and operands.min() >= 0 and operands.max() < size:
-                layer_ids = self._layer_ids_of(operands)
-                if layer_ids is not None:
-                    self.layer_ids.frombytes(layer_ids[operands].tobytes())
-        # Some operand has several layers, or the index was begun before.
-        self.look()
+            if self._layer_ids is None and roughly and size > _SAMPLES:
+                self._layer_ids = self._sampled(size)
+            if self._layer_ids is None:
+                parts = [self._layer_ids_between(start, start + _STEP) for start in range(0, size, _STEP)]
+                self._layer_ids = np.concatenate([np.zeros(0, np.int32), *parts])
+            return self._layer_ids
+
+    def _sampled(self, size: int) -> np.ndarray | None:
+        """Return the id of each chunk's layer by samples, None if some operand has several layers."""
+        operands = np.fromiter(self._operand_of, np.int32, size) + 1
+        if operands.min() < 0 or operands.max() >= size:
+            return None
+        layer_ids = self._layer_ids_of(operands)
+        return None if layer_ids is None else layer_ids[operands]
 
     def _layer_ids_of(self, operands: np.ndarray) -> np.ndarray | None:
         """Return the id of each operand's layer, None if one has several; data have operand 0."""
@@ -107,7 +106,7 @@ class LayerIndex:
             layer_ids[operand] = layer_id
         return layer_ids
 
-    def _look_at(self, start: int, stop: int) -> None:
+    def _layer_ids_between(self, start: int, stop: int) -> np.ndarray:
         keys, operands = self.keys[start:stop], self._operand_of[start:stop]
         if set(map(type, keys)) == {tuple} and all(keys):
             heads = list(map(_first, keys))
@@ -122,8 +121,7 @@ class LayerIndex:
             head = heads[begin]
             layer_id = self._by_head.get(head)
             layer_ids.append(self._layer_id(head, head is keys[begin]) if layer_id is None else layer_id)
-        found = np.repeat(np.array(layer_ids, "i"), np.diff([*begins, len(heads)]))
-        self.layer_ids.frombytes(found.tobytes())
+        return np.repeat(np.array(layer_ids, np.int32), np.diff([*begins, len(heads)]))
 
     def _layer_id(self, head: Key, is_whole: bool) -> int:
         # Tasks of `dask.delayed` make layers by the names of their functions, which are few.
@@ -138,30 +136,22 @@ class LayerIndex:
             self._by_head[head] = layer_id
         return layer_id
 
-    def known(self) -> np.ndarray:
-        """Return a copy of `layer_ids` so far."""
-        with self._lock:
-            # An array that another thread extends cannot be copied.
-            return np.array(self.layer_ids)
-
     def places(self, layer: str) -> Places:
-        """Return the positions of a layer's chunks, as far as they are indexed."""
+        """Return the positions of a layer's chunks."""
         known = self._places.get(layer)
         if known is not None:
             return known
+        layer_ids = self.layer_ids
         if layer not in self.names:
             raise KeyError(layer)
-        is_all = len(self.layer_ids) == len(self.keys)
-        chunks = np.flatnonzero(self.known() == self.names.index(layer))
+        chunks = np.flatnonzero(layer_ids == self.names.index(layer))
         truncated = len(chunks) > MOST_BLOCKS
         chunks = chunks[:MOST_BLOCKS]
         keys = self.keys
         found = _in_grid([keys[chunk] for chunk in chunks.tolist()])
         # The keys form no grid, or one with too many blocks.
         numblocks, at = found or ([len(chunks)], np.arange(len(chunks)))
-        places = Places(numblocks, chunks, at, truncated)
-        if is_all:
-            self._places[layer] = places
+        places = self._places[layer] = Places(numblocks, chunks, at, truncated)
         return places
 
     def count(
@@ -171,37 +161,36 @@ class LayerIndex:
         running: Collection[int] = (),
         failed: Collection[int] = (),
     ) -> list[LayerCounts]:
-        """Sum the measurements of indexed chunks by layer: the only such sum."""
-        layer_ids = self.known()
-        known, layers = len(layer_ids), len(self.names)
-        durations = np.asarray(durations_s)[:known]
+        """Sum the measurements of chunks by layer: the only such sum."""
+        layer_ids, layers = self.layer_ids, len(self.names)
+        durations = np.asarray(durations_s)
         is_task = layer_ids >= 0
         done = is_task & (durations >= 0)
         of_done = layer_ids[done]
-        stored = np.zeros(known) if stored_bytes is None else np.asarray(stored_bytes)
+        stored = np.zeros(len(durations)) if stored_bytes is None else np.asarray(stored_bytes)
         columns = (
             np.bincount(layer_ids[is_task], minlength=layers),
             np.bincount(of_done, minlength=layers),
             self._count(running, layers),
             self._count(failed, layers),
             np.bincount(of_done, weights=durations[done], minlength=layers),
-            np.bincount(of_done, weights=stored[:known][done], minlength=layers),
+            np.bincount(of_done, weights=stored[done], minlength=layers),
         )
         return [
             LayerCounts(name, label_of(name), total, finished, active, bad, seconds, int(stored))
             for name, total, finished, active, bad, seconds, stored in zip(
-                self.names, *[column.tolist() for column in columns], strict=False
+                self.names, *[column.tolist() for column in columns], strict=True
             )
         ]
 
     def _count(self, chunks: Collection[int], layers: int) -> np.ndarray:
-        found = [self.layer_ids[chunk] for chunk in chunks if chunk < len(self.layer_ids)]
-        return np.bincount([layer for layer in found if layer >= 0] or [0], minlength=layers) * bool(found)
+        found = self.layer_ids[list(chunks)] if chunks else self.layer_ids[:0]
+        return np.bincount(found[found >= 0], minlength=layers)
 
 
 def edges_of(index: LayerIndex, inputs: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
     """Return which layers read which, as sorted pairs of the ids of source and reader."""
-    layer_ids = index.known()
+    layer_ids = index.layer_ids
     found: set[tuple[int, int]] = set()
     for layer in range(len(index.names)):
         chunks = np.flatnonzero(layer_ids == layer)
@@ -218,7 +207,7 @@ def blocks_of(
     running: Collection[int] = (),
     failed: Collection[int] = (),
 ) -> BlockStates:
-    """Return the blocks of a layer, as far as its chunks are indexed."""
+    """Return the blocks of a layer."""
     numblocks, chunks, at, truncated = index.places(layer)
     states = np.where(np.asarray(durations_s)[chunks] >= 0, FINISHED, WAITING)
     for letter, found in ((FAILED, failed), (RUNNING, running)):

@@ -103,7 +103,6 @@ class Profile(Tabular, dict[Hashable, ComputationProfile]):
 def by_layer(measurements: ChunkMeasurements) -> ComputationProfile:
     """Add up the computed chunks by layer, in the order of the layers' first chunks."""
     index = LayerIndex(measurements.keys, bytes(len(measurements.keys)))
-    index.look()
     return profile_of(index.count(measurements.durations_s, measurements.stored_bytes))
 
 

@@ -137,8 +137,7 @@ class Track:
         if self._costs is not None:
             return
         is_over = self.is_over
-        self.index.look()
-        layer_ids = self.index.known()
+        layer_ids = self.index.layer_ids
         self.names = self.index.names
         for sums in ("_load_s", "_seal_s"):
             old = getattr(self, sums)
@@ -190,7 +189,7 @@ class Track:
         """Return the costs of each layer by name, after `digest`."""
         if self._costs is not None:
             return self._costs
-        layer_ids = self.index.known()
+        layer_ids = self.index.layer_ids
         failed = Counter(dict.fromkeys(range(len(self.names)), 0))
         for chunk, times in self.failed.items():
             failed[int(layer_ids[chunk])] += times

@@ -67,7 +67,7 @@ class Tally:
         with self._lock:
             begun_s = time.monotonic()
             if begun_s >= self._good_until_s:
-                self._index.look_roughly()
+                self._index.look(roughly=True)
                 durations_s = self._durations_s
                 failed = [chunk for chunk in self._failed() if durations_s[chunk] < 0]
                 running = self._running() if self.ended_s is None else ()

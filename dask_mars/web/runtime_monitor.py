@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 #: Interval between snapshots: minimum in seconds, minimum as a multiple of a snapshot's processor time, and
 #: maximum in seconds.
 _LOOK_S, _COSTS, _LONGEST_S = 0.5, 50.0, 2.0
-#: Longest time for indexing chunks by layer in one snapshot, in seconds; the next one continues.
-_INDEX_S = 0.02
 #: Longest wait for a busy engine, in seconds.
 _PATIENCE_S = 0.03
 #: Interval for measuring memory while the engine does not, in seconds.
@@ -75,7 +73,7 @@ class RuntimeMonitor:
         known = self._summaries.get(id)
         if known is None:
             # It is newer than the snapshot.
-            known = {**self._summary(record, ()), "revision": self._revision}
+            known = {**self._summary(record, summary(record), ()), "revision": self._revision}
         layers = self._layers.get(id) or ()
         return {**known, "layers": [layer._asdict() for layer in layers]}
 
@@ -124,7 +122,7 @@ class RuntimeMonitor:
         """Return the layers and the edges between them, or the blocks of one layer."""
         record = self._find(id)
         self._look()
-        layers = self._layers.get(id) or list(record.layers(_INDEX_S))
+        layers = self._layers.get(id) or list(record.layers())
         if layer is None:
             return {"layers": list(map(_node, layers)), "edges": [list(edge) for edge in self._edges.get(id, ())]}
         label = {one.name: one.label for one in layers}[layer]
@@ -186,10 +184,10 @@ class RuntimeMonitor:
                 found[id] = before
                 continue
             self._recorder.link(record)
-            # In this order, the last counts of an ended computation are final.
-            is_over = record.is_over
-            self._look_at_layers(record, is_over)
-            now = self._summary(record, self._layers.get(id, ()))
+            # The state first: so the last counts of an ended computation are final.
+            known = summary(record)
+            self._look_at_layers(record)
+            now = self._summary(record, known, self._layers.get(id, ()))
             if before is None or now != {**before, "revision": None, "remaining": now["remaining"]}:
                 has_changed = True
                 now["revision"] = revision
@@ -203,17 +201,15 @@ class RuntimeMonitor:
         self._summaries = found
         return has_changed
 
-    def _look_at_layers(self, record: Record, is_over: bool) -> None:
+    def _look_at_layers(self, record: Record) -> None:
         id, source = record.id, record.source
         if source is None:
             return
-        layers = list(record.layers(_INDEX_S))
-        if id not in self._edges or is_over or len(layers) != len(self._layers.get(id, ())):
+        self._layers[id] = list(record.layers())
+        if id not in self._edges:
             self._edges[id] = source.edges()
-        self._layers[id] = layers
 
-    def _summary(self, record: Record, layers: Any) -> Json:
-        known = summary(record)
+    def _summary(self, record: Record, known: Json, layers: Any) -> Json:
         del known["graph"]
         counts = record.counts()
         return {

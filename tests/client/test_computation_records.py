@@ -18,7 +18,7 @@ from dask_mars.client.tracking import FinalSource
 from dask_mars.errors import Cancelled, EngineStopped
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.observe.counts import ChunkCounts, LayerCounts
-from dask_mars.observe.layers import NO_LAYER, LayerIndex, blocks_of, edges_of
+from dask_mars.observe.layers import NO_LAYER, LayerIndex, blocks_of
 from tests.conftest import eventually
 
 # -- records ------------------------------------------------------------------------------------------------------
@@ -206,25 +206,12 @@ def _source(
 
 def test_layers_are_counted():
     index = LayerIndex(KEYS, OPERANDS)
-    assert index.look()
     assert list(index.layer_ids) == [0, 0, NO_LAYER, 1, 2, 2]
     assert index.count(array("f", [2, -1, -1, 0.5, -1, -1]), array("q", [8] * 6), running=[1, 2], failed=[4]) == [
         LayerCounts("a-1", "a", 2, 1, 1, 0, 2.0, 8),
         LayerCounts("b-2", "b", 1, 1, 0, 0, 0.5, 8),
         LayerCounts("inc", "inc", 2, 0, 0, 1, 0.0, 0),
     ]
-
-
-def test_layers_are_found_bit_by_bit(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("dask_mars.observe.layers._STEP", 2)
-    index = LayerIndex(KEYS, OPERANDS)
-    assert not index.look(seconds=0)
-    assert len(index.layer_ids) == 2
-    assert [layer.total for layer in index.count(array("f", [-1.0] * 6), array("q", [0] * 6))] == [2]
-    assert edges_of(index, INPUTS) == []
-    while not index.look(seconds=0):
-        pass
-    assert len(index.layer_ids) == 6
 
 
 def test_too_many_layers_are_counted_by_label(monkeypatch: pytest.MonkeyPatch):
@@ -247,11 +234,9 @@ def test_layers_have_edges_and_blocks():
 
 def test_blocks_that_are_not_computed_have_a_dot():
     index = LayerIndex([("a", 0), ("a", 2)], [0, 0])
-    index.look()
     assert blocks_of(index, "a", array("f", [1, -1]), running=[1]) == ([3], "f.r", False)
     # Most of the grid would be elsewhere.
     far = LayerIndex([("a", 0), ("a", 10**9)], [0, 0])
-    far.look()
     assert blocks_of(far, "a", array("f", [1, -1])) == ([2], "fw", False)
 
 
@@ -269,7 +254,6 @@ def test_blocks_that_are_not_computed_have_a_dot():
 )
 def test_blocks_that_are_in_no_grid(keys: list[Any]):
     index = LayerIndex(keys, [0, 0])
-    index.look()
     assert blocks_of(index, "a", array("f", [-1, 1])) == ([2], "wf", False)
 
 
@@ -283,23 +267,21 @@ def test_layers_are_found_by_operands_where_these_are_of_one(is_mixed: bool):
         keys.append((names[operand], number) if operand < 2 else f"inc-{number:032x}")
         operands.append(0 if is_mixed else operand)
     exact, rough = LayerIndex(keys, operands), LayerIndex(keys, operands)
-    looked = [0]
-    look_at = rough._look_at
-    rough._look_at = lambda *at: (looked.append(1), look_at(*at))  # type: ignore[method-assign, assignment]
-    exact.look()
-    rough.look_roughly()
+    looked: list[int] = []
+    between = rough._layer_ids_between
+    rough._layer_ids_between = lambda *at: looked.append(1) or between(*at)  # type: ignore[method-assign]
+    rough.look(roughly=True)
     assert [rough.names[number] for number in rough.layer_ids[1:]] == [
         exact.names[number] for number in exact.layer_ids[1:]
     ]
     assert rough.layer_ids[0] == NO_LAYER
-    assert bool(sum(looked)) is is_mixed
+    assert bool(looked) is is_mixed
 
 
 def test_layers_whose_data_are_known_from_the_start_are_none():
     index = LayerIndex(["x", ("y", 0), (), ("x", 1), "z"], [-1, 0, 0, 0, -1])
-    assert index.look()
-    assert index.names == ["y", "()", "x"]
     assert list(index.layer_ids) == [NO_LAYER, 0, 1, 2, NO_LAYER]
+    assert index.names == ["y", "()", "x"]
 
 
 def test_an_engine_that_has_no_time_leaves_what_was_known():

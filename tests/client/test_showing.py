@@ -47,7 +47,6 @@ def record_of(layers: int = 1, chunks: int = 3, name: str = "sum of <ones>") -> 
     """A computation of which each layer has one chunk that is computed."""
     keys = [(f"layer<{layer}>-" + "0" * 32, chunk) for layer in range(layers) for chunk in range(chunks)]
     index = LayerIndex(keys, [0] * len(keys))
-    index.look()
     durations = array("f", [0.0123456789 if key[1] == 0 else -1 for key in keys])
     stored = array("q", [1234567] * len(keys))
     last = tracking.Last(len(keys), index, durations, stored, (), [()] * len(keys))

@@ -4,6 +4,7 @@ import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import dask
 import dask.array as da
@@ -114,6 +115,25 @@ def test_what_runs_and_is_cancelled(runtime: Runtime, monitor: RuntimeMonitor, t
     assert monitor.cancel(computation.id)
     assert computation.wait(100)
     assert monitor.computation(computation.id)["state"] == "cancelled"
+
+
+def test_a_computation_that_ends_during_a_look_keeps_the_layers_of_its_end(
+    runtime: Runtime, monitor: RuntimeMonitor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    computation = runtime.submit(dask.delayed(wait_for)(tmp_path / "go"))
+    assert eventually(lambda: monitor.computation(computation.id)["chunks"]["running"] == 1, 20)
+    look = monitor._look_at_layers
+
+    def end_after(record: Any) -> None:
+        look(record)
+        (tmp_path / "go").touch()
+        computation.result(100)
+
+    monkeypatch.setattr(monitor, "_look_at_layers", end_after)
+    monitor.computation(computation.id)
+    monkeypatch.undo()
+    found = monitor.computation(computation.id)
+    assert (found["state"], found["layers"][0]["finished"]) == ("finished", 1)
 
 
 def test_a_failed_one_says_why_and_what_was_said(runtime: Runtime, monitor: RuntimeMonitor):
