@@ -18,7 +18,11 @@ pytest.importorskip("tornado")
 pytest.importorskip("selenium", reason="without selenium no browser is steered")
 
 
+from tornado.web import Application
+
 import dask_mars
+from dask_mars.web.handlers import rules
+from dask_mars.web.handling import Site
 from tests.tasks import block_when_let, fail_on_block
 from tests.web.browser import CHROMIUM, DRIVER, Viewer, look
 from tests.web.services import running
@@ -153,6 +157,28 @@ def test_the_keyboard_alone_cancels(viewer, server, work):
     viewer.reads("cancelled", ".about .state")
     viewer.wait(lambda: work.raised)
     assert isinstance(work.raised[0], dask_mars.errors.Cancelled)
+
+
+def test_below_the_address_of_a_proxy(viewer, runtime, work, monkeypatch):
+    """As jupyter-server-proxy has it: no address in the page may lead past it."""
+    below = "user/ada/proxy/8899/"
+
+    def application(monitor: Any, security: Any, executor: Any) -> Any:
+        return Application(rules(Site(monitor, security, executor), f"/{below.rstrip('/')}"))
+
+    monkeypatch.setattr("dask_mars.web.server.make_application", application)
+    with runtime.serve() as server:
+        page = f"{server.url}{below}"
+        viewer.open(f"{page}?token={server.token}")
+        viewer.press(RUNNING)
+        assert viewer.value("location.href.split('#')[0]") == page
+        viewer.wait(lambda: viewer.value(finished) == 0)
+        work.let(0)
+        viewer.wait(lambda: viewer.value(finished) == 1)
+        viewer.press("#cancel")
+        viewer.press("dialog .danger")
+        viewer.reads("cancelled", ".about .state")
+        viewer.leave()
 
 
 def test_a_failure_shows_its_traceback(viewer, runtime, server):
