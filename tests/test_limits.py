@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -28,7 +28,8 @@ from dask_mars.limits import (
     note_start,
 )
 
-MACHINE_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+MACHINE_BYTES = PAGE_BYTES * os.sysconf("SC_PHYS_PAGES")
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="there is no /proc")
 
@@ -46,9 +47,6 @@ class System:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{text}\n" if text != "" else "")
 
-    def available(self) -> int:
-        return memory_available(self.proc, self.cgroups)
-
 
 @pytest.fixture
 def system(tmp_path: Path) -> System:
@@ -58,110 +56,72 @@ def system(tmp_path: Path) -> System:
 # -- what there is --------------------------------------------------------------------------------------------
 
 
-def test_without_groups_it_is_what_the_machine_has(system):
-    assert system.available() == MACHINE_BYTES
-    assert memory_available(system.root / "nothing", system.root / "nothing") == MACHINE_BYTES
+#: Files of groups of version 2 without any limit, at each level.
+UNLIMITED_2 = {f"{level}memory.{name}": "max" for level in ("a/b/", "a/", "") for name in ("max", "high")}
+#: Of version 1, which has a number for no limit; and of the group of a process that is none of them.
+UNLIMITED_1 = {"memory/a/b/memory.limit_in_bytes": 9223372036854771712, "memory/c/memory.limit_in_bytes": 1}
+IN_1 = "5:cpu,cpuacct:/c\n4:memory:/a/b\n0::/"
+LIMITS: list[tuple[str, dict[str, str | int], int]] = [
+    ("", {}, MACHINE_BYTES),
+    ("0::/a/b", UNLIMITED_2, MACHINE_BYTES),
+    *[("0::/a/b", {**UNLIMITED_2, file: 12345}, 12345) for file in UNLIMITED_2],
+    (IN_1, {**UNLIMITED_1}, MACHINE_BYTES),
+    *[
+        (IN_1, {**UNLIMITED_1, f"memory/{level}memory.limit_in_bytes": 12345}, 12345)
+        for level in ("a/b/", "a/", "")
+    ],
+    ("0::/a/b", {"a/b/memory.max": 3000, "a/memory.max": 2000, "memory.max": 5000}, 2000),
+    # Inside a container the group is at the root.
+    *[
+        (f"0::{path}", {"memory.max": 12345}, 12345)
+        for path in ("/system.slice/docker-1234.scope", "/../../other", "/")
+    ],
+    # Beside the root is no group.
+    ("0::/a", {"a/memory.max": "max", "../memory.max": 1}, MACHINE_BYTES),
+    ("4:memory:/a\n0::/b", {"memory/a/memory.limit_in_bytes": 3000, "unified/b/memory.max": 2000}, 2000),
+]
 
 
-@pytest.mark.parametrize("level", ["a/b", "a", ""])
-@pytest.mark.parametrize("name", ["memory.max", "memory.high"])
-def test_limit_at_any_level_of_version_2_holds(system, level, name):
-    system.write("proc/self/cgroup", "0::/a/b")
-    for folder in ("a/b", "a", ""):
-        system.write(f"cgroup/{folder}/memory.max", "max")
-        system.write(f"cgroup/{folder}/memory.high", "max")
-    assert system.available() == MACHINE_BYTES
-    system.write(f"cgroup/{level}/{name}", 12345)
-    assert system.available() == 12345
+@pytest.mark.parametrize(("groups", "files", "expected"), LIMITS)
+def test_the_least_limit_of_the_groups_of_a_process_holds(system, groups, files, expected):
+    system.write("proc/self/cgroup", groups)
+    for file, limit in files.items():
+        system.write(f"cgroup/{file}", limit)
+    assert memory_available(system.proc, system.cgroups) == expected
 
 
-@pytest.mark.parametrize("level", ["a/b", "a", ""])
-def test_limit_at_any_level_of_version_1_holds(system, level):
-    system.write("proc/self/cgroup", "5:cpu,cpuacct:/c\n4:memory:/a/b\n0::/")
-    # How the first version says that there is no limit.
-    system.write("cgroup/memory/a/b/memory.limit_in_bytes", 9223372036854771712)
-    assert system.available() == MACHINE_BYTES
-    system.write(f"cgroup/memory/{level}/memory.limit_in_bytes", 12345)
-    system.write("cgroup/memory/c/memory.limit_in_bytes", 1)
-    assert system.available() == 12345
-
-
-def test_least_of_all_limits_counts(system):
-    system.write("proc/self/cgroup", "0::/a/b")
-    for folder, limit in {"a/b": 3000, "a": 2000, "": 5000}.items():
-        system.write(f"cgroup/{folder}/memory.max", limit)
-    assert system.available() == 2000
-
-
-@pytest.mark.parametrize("path", ["/system.slice/docker-1234.scope", "/../../other", "/"])
-def test_inside_a_container_the_group_is_at_the_root(system, path):
-    system.write("proc/self/cgroup", f"0::{path}")
-    system.write("cgroup/memory.max", 12345)
-    assert system.available() == 12345
-
-
-def test_groups_beside_the_root_do_not_count(system):
-    system.write("proc/self/cgroup", "0::/a")
-    system.write("cgroup/a/memory.max", "max")
-    system.write("memory.max", 1)
-    assert system.available() == MACHINE_BYTES
-
-
-def test_both_versions_mounted(system):
-    system.write("proc/self/cgroup", "4:memory:/a\n0::/b")
-    system.write("cgroup/memory/a/memory.limit_in_bytes", 3000)
-    system.write("cgroup/unified/b/memory.max", 2000)
-    assert system.available() == 2000
+def test_without_files_it_is_what_the_machine_has(tmp_path):
+    assert memory_available(tmp_path, tmp_path) == MACHINE_BYTES
 
 
 # -- addresses ------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def limited(monkeypatch) -> Callable[[int], None]:
-    """Set ``ulimit -v``, as far as can be seen."""
-
-    def limit(size: int) -> None:
-        monkeypatch.setattr(resource, "getrlimit", lambda which: {resource.RLIMIT_AS: (size, size)}[which])
-
-    return limit
-
-
-def test_addresses_without_a_limit_are_those_of_the_processor(system, limited):
-    limited(resource.RLIM_INFINITY)
-    system.write("proc/self/statm", "1000000 50 15 1 0 20 0")
-    found = address_space(system.proc)
-    assert found == ((1 << 47) - 1_000_000 * os.sysconf("SC_PAGE_SIZE"), None)
-
-
-def test_addresses_with_a_limit_are_what_is_left_of_it(system, limited):
-    limited(8 << 30)
-    system.write("proc/self/statm", f"{(3 << 30) // os.sysconf('SC_PAGE_SIZE')} 50 15 1 0 20 0")
-    assert address_space(system.proc) == (5 << 30, 8 << 30)
-    limited(2 << 30)
-    assert address_space(system.proc) == (0, 2 << 30)
-
-
-def test_worker_processes_take_addresses_too(system, limited):
-    limited(1 << 30)
-    system.write("proc/self/statm", "1 1 0 1 0 1 0")
-    assert address_space(system.proc) == (768 << 20, 1 << 30)
-    assert address_space(system.root / "nothing") == (768 << 20, 1 << 30)
+@pytest.mark.parametrize(
+    ("limit", "mapped_bytes", "expected"),
+    [
+        (resource.RLIM_INFINITY, 4 << 30, ((1 << 47) - (4 << 30), None)),
+        (8 << 30, 3 << 30, (5 << 30, 8 << 30)),
+        (2 << 30, 3 << 30, (0, 2 << 30)),
+        # Worker processes take addresses too.
+        (1 << 30, PAGE_BYTES, (768 << 20, 1 << 30)),
+        (1 << 30, None, (768 << 20, 1 << 30)),
+    ],
+)
+def test_addresses_are_what_is_left_of_the_limit(system, monkeypatch, limit, mapped_bytes, expected):
+    monkeypatch.setattr(resource, "getrlimit", lambda which: {resource.RLIMIT_AS: (limit, limit)}[which])
+    if mapped_bytes is not None:
+        system.write("proc/self/statm", f"{mapped_bytes // PAGE_BYTES} 50 15 1 0 20 0")
+    assert address_space(system.proc) == expected
 
 
 # -- what is used, by made-up files ---------------------------------------------------------------------------
 
 
-def test_private_pages_are_added_up(system):
-    page = os.sysconf("SC_PAGE_SIZE")
-    system.write("proc/1/statm", "7000 50 15 1 0 20 0")
-    system.write("proc/2/statm", "5000 30 10 1 0 20 0")
-    assert estimate_memory([1, 2, 3], proc=system.proc) == (35 + 20) * page
-
-
-def test_processes_that_are_gone_count_nothing(system):
-    system.write("proc/2/statm", "0 0 0 0 0 0 0")
-    assert estimate_memory([1, 2], proc=system.proc) == 0
+def test_private_pages_are_added_up_and_processes_that_are_gone_count_nothing(system):
+    for pid, counts in enumerate(("7000 50 15", "5000 30 10", "0 0 0"), 1):
+        system.write(f"proc/{pid}/statm", f"{counts} 1 0 20 0")
+    assert estimate_memory([1, 2, 3, 4], proc=system.proc) == (35 + 20) * PAGE_BYTES
 
 
 # -- what is used, by real processes --------------------------------------------------------------------------

@@ -37,6 +37,7 @@ WRONG = [
     ("cancel-grace", "3 parsecs", "a duration .*, and not '3 parsecs'"),
     ("start-in-threads", 1, "true or false, and not 1"),
     ("idle-timeout", -5, "a duration .*, or null, and not -5"),
+    ("idle-timeout", [], r"a duration .*, or null, and not \[\]"),
     ("policy", None, "text, and not None"),
     ("resources", 5, "a mapping, and not 5"),
     ("resources", {"GPU": "two"}, "a number of more than 0, and not 'two'"),
