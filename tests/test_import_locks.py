@@ -58,7 +58,11 @@ assert importlib.reload(graph_run).RunInClient is not before
 
 @pytest.mark.parametrize(
     "meanwhile",
-    ["compute()", "import dask_mars.client.backend", "import dask_mars.engine.graph_run, dask_mars.store"],
+    [
+        "compute()",
+        pytest.param("import dask_mars.client.backend", marks=pytest.mark.slow),
+        "import dask_mars.engine.graph_run, dask_mars.store",
+    ],
 )
 def test_modules_that_a_patch_removes_are_not_imported_twice(scripts: Scripts, meanwhile: str) -> None:
     done = scripts.run("-c", _LOSES_MODULES.format(meanwhile=meanwhile))

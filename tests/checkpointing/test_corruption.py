@@ -17,8 +17,9 @@ from dask_mars import Runtime
 from dask_mars.checkpointing import session
 from dask_mars.checkpointing.directory import ComputationDirectory
 from dask_mars.errors import SavedChunkLost
-from dask_mars.graph.chunks import DATA, ChunkGraph
+from dask_mars.graph.chunks import ChunkGraph
 from tests.checkpointing.test_checkpoint import ALL, blocks, interrupted
+from tests.checkpointing.test_restore import values_of
 
 #: Whether to search for minutes.
 LONG = "LONG" in os.environ
@@ -108,13 +109,7 @@ def saved(
 
 
 def evaluated(graph: ChunkGraph) -> list[Any]:
-    values: dict[int, Any] = {}
-    for chunk, operand_id in enumerate(graph.operand_of):
-        if operand_id == DATA:
-            values[chunk] = graph.values[chunk]
-        else:
-            operand = graph.operands[operand_id]
-            values[chunk] = operand.run([values[source] for source in graph.inputs[chunk]], graph.literals[chunk])
+    values = values_of(graph)
     return [values[chunk] for chunk in graph.outputs]
 
 

@@ -116,6 +116,14 @@ def service(served: RunningService) -> Iterator[Service]:
         assert eventually(lambda: not os.listdir(served.directory / "incoming"))
 
 
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Any]:
+    """The records of a service without processes."""
+    stores = pytest.importorskip("dask_mars.web.service.store")
+    with contextlib.closing(stores.ServiceStore(tmp_path / "d")) as store:
+        yield store
+
+
 # -- browsers -----------------------------------------------------------------------------------------------
 
 

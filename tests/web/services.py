@@ -160,6 +160,13 @@ def submission(value: Any, kind: str = "collection", **changes: Any) -> bytes:
     return b"".join([wire.encode_header(header), *frames])
 
 
+def add(store: Any, id: str | None = None) -> int:
+    """Record a submission in a store, and return its number."""
+    path = store.incoming(uuid.uuid4().hex)
+    path.write_bytes(b"graph")
+    return int(store.add(id or str(uuid.uuid4()), "d", "name", {}, path)[0]["number"])
+
+
 def put(service: RunningService, body: bytes, id: str | None = None, **headers: str) -> tuple[int, str]:
     """Submit a body; return the status, and what the answer says of it."""
     status, answered, text = raw(service, "PUT", f"computations/{id or uuid.uuid4()}", body, **headers)

@@ -4,27 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dask_mars.web.service.store import DirectoryInUse, ServiceStore
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ServiceStore]:
-    store = ServiceStore(tmp_path / "d")
-    yield store
-    store.close()
-
-
-def add(store: ServiceStore, id: str | None = None, digest: str = "d") -> int:
-    path = store.incoming(uuid.uuid4().hex)
-    path.write_bytes(b"graph")
-    row, _ = store.add(id or str(uuid.uuid4()), digest, "name", {}, path)
-    return row["number"]
+from tests.web.services import add
 
 
 def finish(store: ServiceStore, number: int, size_bytes: int) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import threading
-import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -18,6 +16,7 @@ from dask_mars.web.service.monitor import ServiceMonitor
 from dask_mars.web.service.store import CannotRecord, ServiceStore
 from dask_mars.web.service.supervisor import Supervisor
 from tests.conftest import eventually
+from tests.web.services import add
 
 pytest.importorskip("tornado")
 
@@ -71,13 +70,6 @@ class FakeRunner:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[ServiceStore]:
-    store = ServiceStore(tmp_path / "d")
-    yield store
-    store.close()
-
-
-@pytest.fixture
 def failures(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
     """What has ended supervisors, which lose no time."""
     monkeypatch.setattr(supervisors, "_RECORD_PAUSE_S", 0.02)
@@ -101,13 +93,6 @@ def supervisor(
     assert not failures
     # What is logged of deaths and full disks is meant.
     nothing_left_behind.clear()
-
-
-def add(store: ServiceStore) -> int:
-    """Record what is to be computed, and return its number."""
-    id, path = str(uuid.uuid4()), store.incoming("body")
-    path.write_bytes(b"graph")
-    return int(store.add(id, id, "", {}, path)[0]["number"])
 
 
 def states(store: ServiceStore, *numbers: int) -> list[str]:
