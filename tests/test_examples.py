@@ -27,9 +27,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * ALL_TIMEOUT_S + 20)]
 #: BLAS's own threads, waiting for each other beside Dask's and the workers', would take most of the time.
 ONE_BLAS_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
-#: Scripts that are run as users run them, one of arrays, one of dataframes, and one of Xarray.
-ALONE = ["climatology.py", "custom_graphs.py", "dataframes.py"]
-
 #: Runs scripts one after the other in one process: imports, which take longer than the scripts, happen once.
 #: Each runs twice, first with a new runtime.
 ONE_AFTER_THE_OTHER = """
@@ -64,26 +61,6 @@ def printed(directory: Path, scheduler: str, times: int, scripts: list[str], **s
     assert done.returncode == 0, done.stderr
     found: list[str] = json.loads(done.stdout)
     return found
-
-
-@pytest.fixture(scope="module")
-def under_threads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return what scripts print when Dask's threads compute them."""
-    return dict(zip(ALONE, printed(tmp_path_factory.mktemp("threads"), "threads", 1, ALONE), strict=True))
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("script", ALONE)
-def test_it_gives_what_threads_give(script: str, scripts: Any, under_threads: dict[str, str]) -> None:
-    # Scripts take the scheduler's name as their argument, or from the environment where they name none.
-    settings = {"DASK_SCHEDULER": "mars", "DASK_DASK_MARS__NUM_WORKERS": "2", **ONE_BLAS_THREAD}
-    done = scripts.run(str(TUTORIALS / script), "mars", env=settings, timeout_s=TIMEOUT_S)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == under_threads[script], done.stderr
-    assert done.stdout.strip()
-    assert done.stderr == ""
-    assert not list(scripts.directory.iterdir())
-    assert not scripts.left()
 
 
 @pytest.mark.nightly

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 #: What a process that does not compute is to do without; `dask.array` brings the others where they are installed.
-HEAVY = ("dask.array", "pandas", "scipy", "xarray")
+HEAVY = ("dask.array", "dask_mars.observe.drawing", "matplotlib", "pandas", "scipy", "xarray")
 
 LOADED = f"""
 import sys

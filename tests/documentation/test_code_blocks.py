@@ -13,6 +13,8 @@ for package in ("distributed", "pandas", "sybil", "xarray", "zarr"):
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNNER = Path(__file__).with_name("run_blocks.py")
+#: Pages that are not left to the night.
+OFTEN = ("README.md", "docs/diagnostics.md")
 #: On a busy machine: they take 3 to 12 s of the processor.
 TIMEOUT_S = 300.0
 
@@ -26,7 +28,7 @@ def pages() -> list[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT_S + 20)
 @pytest.mark.parametrize(
-    "page", [page if page == "README.md" else pytest.param(page, marks=pytest.mark.nightly) for page in pages()]
+    "page", [page if page in OFTEN else pytest.param(page, marks=pytest.mark.nightly) for page in pages()]
 )
 def test_the_blocks_of_a_page_run(page: str, scripts: Any) -> None:
     settings = {"DASK_DASK_MARS__NUM_WORKERS": "2", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

@@ -359,21 +359,6 @@ def test_what_cannot_be_drawn_is_refused(tmp_path, monkeypatch):
         dask_mars.visualize(one)
 
 
-@pytest.mark.slow
-def test_only_those_who_draw_load_the_code_for_it(scripts):
-    script = """
-import sys, dask_mars
-assert "visualize" in dir(dask_mars)
-drawing = "dask_mars.observe.drawing", "matplotlib"
-assert not [name for name in sys.modules if name.startswith(drawing)]
-assert callable(dask_mars.visualize) and callable(dask_mars.visualize)
-assert "dask_mars.observe.drawing" in sys.modules
-assert not [name for name in sys.modules if name == "matplotlib"]
-"""
-    result = scripts.run("-c", script)
-    assert result.returncode == 0, result.stderr
-
-
 # -- what fits a screen -----------------------------------------------------------------------------------------
 
 
