@@ -86,7 +86,7 @@ class Runtime(Observed):
         self._closed = False
         self._lock = Lock()
         #: Servers that show this runtime.
-        self._servers: set[Server] = set()
+        self._servers: weakref.WeakSet[Server] = weakref.WeakSet()
         runtimes.add(self)
 
     def start(self) -> Runtime:
@@ -309,7 +309,7 @@ class Runtime(Observed):
         """
         # `web` imports runtimes, not the other way round, and most programs never need it.
         serve_runtime = pkgutil.resolve_name("dask_mars.web.server:serve_runtime")
-        server: Server = serve_runtime(self, port=port, on_close=self._servers.discard, **options)
+        server: Server = serve_runtime(self, port=port, **options)
         with self._lock:
             if not self._closed:
                 self._servers.add(server)
@@ -416,7 +416,7 @@ def _after_fork() -> None:
     """Forget the parent's engines in a forked process, and locks that its threads may have held."""
     for runtime in list(runtimes):
         runtime._engine = None
-        runtime._servers = set()
+        runtime._servers = weakref.WeakSet()
         runtime._lock = Lock()
         # The parent's threads do not continue here.
         runtime.records = Records()

@@ -56,7 +56,7 @@ class Server:
         *,
         behind_proxy: bool = False,
         files: Iterable[Path] = (),
-        on_close: Callable[[Server], Any] | None = None,
+        on_close: Callable[[], Any] = lambda: None,
     ) -> None:
         self.url = url
         self.token = security.token
@@ -105,8 +105,7 @@ class Server:
             self._thread.join(_PATIENCE_S)
         for file in self._files:
             file.unlink(missing_ok=True)
-        if self._on_close is not None:
-            self._on_close(self)
+        self._on_close()
 
     def _run(self, started: Future[None]) -> None:
         try:
@@ -171,7 +170,7 @@ def serve(
     view_token: str | None = None,
     behind_proxy: bool = False,
     connection_file: str | os.PathLike[str] | None = None,
-    on_close: Callable[[Server], Any] | None = None,
+    on_close: Callable[[], Any] = lambda: None,
 ) -> Server:
     """Serve the data of a monitor until the server is closed."""
     if socket_path is not None:
@@ -210,19 +209,13 @@ def url_of(bound: socket.socket) -> str:
     return f"http://{ADDRESS}:{bound.getsockname()[1]}/"
 
 
-def serve_runtime(runtime: Runtime, on_close: Callable[[Server], None] | None = None, **options: Any) -> Server:
+def serve_runtime(runtime: Runtime, **options: Any) -> Server:
     """Serve the data of a runtime; `Runtime.serve` calls this."""
     from dask_mars.web.runtime_monitor import RuntimeMonitor
 
     monitor = RuntimeMonitor(runtime)
-
-    def close(server: Server) -> None:
-        # The monitor need not record events any longer.
-        monitor.close()
-        if on_close is not None:
-            on_close(server)
-
-    return serve(monitor, on_close=close, **options)
+    # Then it need not record events any longer.
+    return serve(monitor, on_close=monitor.close, **options)
 
 
 def _after_fork() -> None:
