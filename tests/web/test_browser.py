@@ -132,6 +132,11 @@ def test_views_of_what_runs(viewer, server, work):
     viewer.reads("No chunk has the key")
     viewer.press(tab("timeline"))
     viewer.wait(lambda: viewer.all(".view.timeline *"))
+    # Canvases are painted in the colours of the scheme.
+    painted = "import('./colours.js').then(({ colour }) => arguments[0](colour('--finished')))"
+    for dark, colour in ((True, "rgb(79, 180, 135)"), (False, "rgb(63, 157, 115)")):
+        look(viewer.driver, dark=dark)
+        assert viewer.driver.execute_async_script(painted) == colour
     viewer.press(tab("graph"))
     viewer.press(".graph a.box")
     viewer.wait(lambda: viewer.all(".blocks canvas"))

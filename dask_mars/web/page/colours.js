@@ -11,7 +11,11 @@ export function layerColours(labels) {
   return colours;
 }
 
-/** Return a variable of the style sheet, for canvases. */
+//: Never shown: a browser resolves a variable only where it is some element's colour.
+const probe = document.head.appendChild(document.createElement("i"));
+
+/** Return a variable of the style sheet, for canvases, in the light or the dark scheme. */
 export function colour(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  probe.style.color = `var(${name})`;
+  return getComputedStyle(probe).color;
 }
