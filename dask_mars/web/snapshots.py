@@ -75,12 +75,9 @@ class Snapshots:
             asking.add_done_callback(partial(_answered, kept))
         return kept
 
-    def forget(self, *question: Any) -> None:
-        """Drop answers after a change, so that the next requests call the monitor."""
-        if question:
-            self._kept.pop(question, None)
-        else:
-            self._kept.clear()
+    def forget(self) -> None:
+        """Drop all answers after a change, so that the next requests call the monitor."""
+        self._kept.clear()
         self._wake()
 
     async def poll(self, known: int | None, wait_s: float, name: str, *arguments: Any) -> Json:

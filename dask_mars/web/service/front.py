@@ -140,19 +140,19 @@ class _Front:
         self._failure = error
         self._loop.call_soon_threadsafe(self._ending.set)
 
-    def _ended(self, id: str | None) -> None:
+    def _ended(self) -> None:
         """Notify waiting requests of a computation's end, and check the size of the history."""
         assert self._loop is not None
         # The loop may just have ended.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._tell, id)
+            self._loop.call_soon_threadsafe(self._tell)
 
     # -- in the event loop --------------------------------------------------------------------------------------
 
-    def _tell(self, id: str | None) -> None:
+    def _tell(self) -> None:
         self._has_more.set()
-        if id is not None and self._site is not None:
-            self._site.snapshots.forget("computation", id)
+        if self._site is not None:
+            self._site.snapshots.forget()
 
     async def _keep_tidy(self, executor: ThreadPoolExecutor) -> None:
         """Remove expired and surplus history periodically."""

@@ -245,14 +245,13 @@ class ServiceStore:
             ).rowcount
         return bool(changed)
 
-    def end(self, number: int, state: str, file_bytes: int = 0, **values: Any) -> str | None:
-        """Record the end of a computation, and remove its graph; return its id, None if it had ended before."""
+    def end(self, number: int, state: str, file_bytes: int = 0, **values: Any) -> bool:
+        """Record the end of a computation, and remove its graph; return False if it had ended or was removed."""
         assert state in OVER
         done = self.update(number, state=state, ended=time.time(), file_bytes=file_bytes, **values)
         self.graph(number).unlink(missing_ok=True)
         shutil.rmtree(self.checkpoint(number), ignore_errors=True)
-        row = self.numbered(number) if done else None
-        return None if row is None else str(row["id"])
+        return done
 
     def unfinished(self) -> list[sqlite3.Row]:
         """Return the rows of unfinished computations, the oldest first."""

@@ -90,7 +90,6 @@ class SubmissionHandler(OneHandler):
         self._chunks: list[bytes] = []
         self._held_bytes = 0
         self._submission: wire.SubmissionHeader | None = None
-        self._writing = asyncio.Lock()
         if self.request.method == "PUT":
             self.largest_body = service.body_limit_bytes  # type: ignore[misc]
 
@@ -132,8 +131,7 @@ class SubmissionHandler(OneHandler):
         if self._held_bytes >= PIECE_BYTES and self._submission is not None:
             chunks, self._chunks, self._held_bytes = self._chunks, [], 0
             try:
-                async with self._writing:
-                    await self.answer(self._service.run(self._incoming.write, chunks))
+                await self.answer(self._service.run(self._incoming.write, chunks))
             except Problem as error:
                 self._refuse(error)
 

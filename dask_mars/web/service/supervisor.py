@@ -72,7 +72,7 @@ class Supervisor:
         self,
         store: ServiceStore,
         options: Json,
-        on_end: Callable[[str | None], None] = lambda id: None,
+        on_end: Callable[[], None] = lambda: None,
         on_failure: Callable[[Exception], None] = lambda error: None,
     ) -> None:
         self._store = store
@@ -341,14 +341,14 @@ class Supervisor:
     def _ended(self, number: int, state: str, file_bytes: int = 0, refused: int = 0, **facts: Json | None) -> None:
         """Record the end of a computation."""
         told = {name: json.dumps(value) for name, value in facts.items() if value is not None}
-        id = self._store.end(number, state, file_bytes, refused=refused, **told)
+        is_known = self._store.end(number, state, file_bytes, refused=refused, **told)
         job = self._dispatched.pop(number, None)
-        if id is None:
+        if not is_known:
             # It was removed meanwhile, and so are its files.
             self._store.remove_files(number)
         if job is not None:
             job.taken()
-        self._on_end(id)
+        self._on_end()
 
     def _died(self, exit_code: int) -> None:
         """Requeue the runner's computations, and fail those with too many losses."""
