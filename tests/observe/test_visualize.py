@@ -299,6 +299,7 @@ def test_matplotlib_draws_texts_in_colours_and_the_same_each_time():
     titles = ["before composing: 17 chunks", "after composing: 13 chunks"]
     for part in parts + titles:
         assert part in text
+    assert drawn(sum_of_sum(), num_workers=2) == text
     for composed in (True, False):
         source = drawn(sum_of_sum(), composed=composed)
         assert [title for title in titles if title in source] == [titles[composed]]
@@ -307,7 +308,6 @@ def test_matplotlib_draws_texts_in_colours_and_the_same_each_time():
     source = drawn(small, num_workers=1)
     assert "$a^b$ &lt;x&gt;" in source
     assert "1 chunk, nothing to compose" in source
-    assert drawn(small, num_workers=1) == source
 
 
 @needs_matplotlib
