@@ -67,15 +67,8 @@ class RuntimeMonitor:
 
     def computation(self, id: str) -> Json:
         """Return the summary of one computation, and its layers."""
-        record = self._find(id)
-        id = record.id
-        self._look()
-        known = self._summaries.get(id)
-        if known is None:
-            # It is newer than the snapshot.
-            known = {**self._summary(record, summary(record), ()), "revision": self._revision}
-        layers = self._layers.get(id) or ()
-        return {**known, "layers": [layer._asdict() for layer in layers]}
+        id = self._looked_at(id).id
+        return {**self._summaries[id], "layers": [layer._asdict() for layer in self._layers.get(id, ())]}
 
     def cancel(self, id: str) -> bool:
         """Cancel a computation; return False if it is over."""
@@ -98,9 +91,7 @@ class RuntimeMonitor:
 
     def timeline(self, id: str) -> Json:
         """Return when each worker ran tasks of which layer, for recorded periods."""
-        record = self._find(id)
-        self._look()
-        return self._recorder.timeline(record)
+        return self._recorder.timeline(self._looked_at(id))
 
     def watch(self) -> None:
         """Record the engine's events for a while."""
@@ -120,11 +111,11 @@ class RuntimeMonitor:
 
     def graph(self, id: str, layer: str | None) -> Json:
         """Return the layers and the edges between them, or the blocks of one layer."""
-        record = self._find(id)
-        self._look()
-        layers = self._layers.get(id) or list(record.layers())
+        record = self._looked_at(id)
+        layers = self._layers.get(record.id, [])
         if layer is None:
-            return {"layers": list(map(_node, layers)), "edges": [list(edge) for edge in self._edges.get(id, ())]}
+            edges = self._edges.get(record.id, ())
+            return {"layers": list(map(_node, layers)), "edges": [list(edge) for edge in edges]}
         label = {one.name: one.label for one in layers}[layer]
         source = record.source
         if source is None:
@@ -152,6 +143,15 @@ class RuntimeMonitor:
 
     def _find(self, id: str) -> Record:
         return self._runtime.records.find(id)
+
+    def _looked_at(self, id: str) -> Record:
+        """Return a computation that the snapshot has."""
+        record = self._find(id)
+        if record.id not in self._summaries:
+            # It is newer than the snapshot.
+            self.look_again()
+        self._look()
+        return record
 
     def _look(self) -> None:
         """Take a snapshot of the runtime, unless the last one is recent."""
@@ -184,10 +184,7 @@ class RuntimeMonitor:
                 found[id] = before
                 continue
             self._recorder.link(record)
-            # The state first: so the last counts of an ended computation are final.
-            known = summary(record)
-            self._look_at_layers(record)
-            now = self._summary(record, known, self._layers.get(id, ()))
+            now = self._summary(record)
             if before is None or now != {**before, "revision": None, "remaining": now["remaining"]}:
                 has_changed = True
                 now["revision"] = revision
@@ -209,9 +206,12 @@ class RuntimeMonitor:
         if id not in self._edges:
             self._edges[id] = source.edges()
 
-    def _summary(self, record: Record, known: Json, layers: Any) -> Json:
+    def _summary(self, record: Record) -> Json:
+        # The state first: so the last counts of an ended computation are final.
+        known = summary(record)
         del known["graph"]
-        counts = record.counts()
+        self._look_at_layers(record)
+        counts, layers = record.counts(), self._layers.get(record.id, ())
         return {
             **known,
             "attempt": 1,
