@@ -53,16 +53,14 @@ class Restoration(NamedTuple):
 def restore(
     graph: ChunkGraph,
     directory: ComputationDirectory,
+    facts: graph_facts.Facts,
     trusts_targets: bool = False,
     verify: bool = False,
-    facts: graph_facts.Facts | None = None,
 ) -> Restoration:
     """Return a graph minus the chunks saved in a locked directory; with `verify` skip damaged files."""
     saved, begun = directory.read()
     if not saved and not begun:
         return Restoration(graph, {}, 0.0, [])
-    if facts is None:
-        facts = graph_facts.facts_of(graph, sources_of(graph), trusts_targets)
     values: dict[int, Any] = {}
     files: dict[int, SavedFile] = {}
     lost: list[str] = []
@@ -162,7 +160,7 @@ class Session:
 
     def _restore(self, verify: bool) -> None:
         trusts = self.settings.trusts_targets
-        found = restore(self._whole, self._directory, trusts, verify, self._facts)
+        found = restore(self._whole, self._directory, self._facts, trusts, verify)
         if found.lost:
             warnings.warn(
                 f"checkpoint in {self.settings.directory}: {found.lost[0]}"

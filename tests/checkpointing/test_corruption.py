@@ -16,6 +16,7 @@ import dask_mars
 from dask_mars import Runtime
 from dask_mars.checkpointing import session
 from dask_mars.checkpointing.directory import ComputationDirectory
+from dask_mars.checkpointing.facts import facts_of
 from dask_mars.errors import SavedChunkLost
 from dask_mars.graph.chunks import ChunkGraph
 from tests.checkpointing.test_checkpoint import ALL, blocks, interrupted
@@ -117,7 +118,7 @@ def result(graph: ChunkGraph, directory: ComputationDirectory) -> list[Any]:
     """Return what comes of a graph and what is saved of it, as a session finds it out."""
     verify = False
     while True:
-        left = session.restore(graph, directory, verify=verify).graph
+        left = session.restore(graph, directory, facts_of(graph), verify=verify).graph
         try:
             return evaluated(left)
         except SavedChunkLost:
@@ -134,7 +135,7 @@ def test_no_corruption_gives_a_wrong_result(saved: Any, tmp_path: Path) -> None:
     chance = random.Random(1)
     directory = ComputationDirectory(root, identity)
     write_files(directory.path, files)
-    whole = session.restore(graph, directory)
+    whole = session.restore(graph, directory, facts_of(graph))
     assert whole.existing
     assert len(whole.graph) < len(graph)
     np.testing.assert_array_equal(evaluated(whole.graph), expected)

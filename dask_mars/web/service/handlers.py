@@ -57,8 +57,9 @@ ROUTES = (
         problems=(404, 406, 410, 413, 416),
         headers=("Range",),
         description=(
-            "As Accept says: a pickle in frames, laid out like a submission; a file of NumPy's for arrays; JSON "
-            "for small numbers, texts and arrays. A pickle is code: load those of services that you trust."
+            "The first form that Accept names: a pickle in frames, laid out like a submission; a file of NumPy's "
+            "for arrays; JSON for small numbers, texts and arrays. A pickle is code: load those of services that you "
+            "trust."
         ),
     ),
 )
