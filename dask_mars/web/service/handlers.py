@@ -58,8 +58,8 @@ ROUTES = (
         headers=("Range",),
         description=(
             "The first form that Accept names: a pickle in frames, laid out like a submission; a file of NumPy's "
-            "for arrays; JSON for small numbers, texts and arrays. A pickle is code: load those of services that you "
-            "trust."
+            "for arrays; JSON for small numbers, texts and arrays. A pickle is code: load those of services that "
+            "you trust."
         ),
     ),
 )
