@@ -43,9 +43,6 @@ class LayerProfile(dict[str, Any]):
         mean_s = total_s / count if count else 0.0
         super().__init__(count=count, total_s=total_s, mean_s=mean_s, stored_bytes=stored_bytes)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return LayerProfile, (self.count, self.total_s, self.stored_bytes)
-
     def __repr__(self) -> str:
         each = f"{units.duration(self.mean_s)} each, {units.size(self.stored_bytes)} stored"
         return f"<{units.plural(self.count, 'chunk')} in {units.duration(self.total_s)}, {each}>"

@@ -39,11 +39,7 @@ class Problem(Exception):
 
 def problem(status: int, detail: str) -> Json:
     """Return the body of an answer of type ``application/problem+json``."""
-    try:
-        title = HTTPStatus(status).phrase
-    except ValueError:
-        title = "Error"
-    return {"type": "about:blank", "title": title, "status": status, "detail": detail}
+    return {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
 
 
 @dataclass(frozen=True)
