@@ -112,11 +112,16 @@ class Service:
     def _put(self, id: str, kind: str, value: Any, options: dict[str, Any]) -> None:
         frames = pack(value)
         chosen = {name: int(options[name]) for name in ("num_workers", "retries") if options.get(name) is not None}
-        sizes = tuple(frame.nbytes for frame in frames)
-        header = wire.SubmissionHeader(kind, sizes, wire.versions(), str(options.get("name") or ""), chosen)
-        self._connection.ask(
-            "PUT", f"computations/{id}", [header.encode(), *frames], {"Content-Type": wire.MEDIA_TYPE}
+        header = wire.encode_header(
+            {
+                "kind": kind,
+                "frames": [frame.nbytes for frame in frames],
+                "versions": wire.versions(),
+                "name": str(options.get("name") or ""),
+                "options": chosen,
+            }
         )
+        self._connection.ask("PUT", f"computations/{id}", [header, *frames], {"Content-Type": wire.MEDIA_TYPE})
 
     def computation(self, id: str) -> RemoteComputation:
         """Return a computation by its id.

@@ -12,7 +12,6 @@ import platform
 import reprlib
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import dask
@@ -40,21 +39,6 @@ _QUOTES = "'\""
 #: Shortens refused values in messages.
 _brief = reprlib.Repr()
 _brief.maxstring = _brief.maxother = 60
-
-
-@dataclass(frozen=True)
-class SubmissionHeader:
-    """The header of a submission."""
-
-    kind: str
-    frames: tuple[int, ...]
-    versions: dict[str, str]
-    name: str = ""
-    options: dict[str, int] = field(default_factory=dict)
-
-    def encode(self) -> bytes:
-        """Return the bytes before the frames."""
-        return encode_header(vars(self))
 
 
 def encode_header(header: Mapping[str, Any]) -> bytes:
@@ -105,8 +89,8 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def decode_submission(text: bytes, versions: Mapping[str, str], size_bytes: int) -> SubmissionHeader:
-    """Return the header of a submission, if this service can compute it."""
+def name_in(text: bytes, versions: Mapping[str, str], size_bytes: int) -> str:
+    """Return the name in the header of a submission, if this service can compute it."""
     header = decode_header(text)
     kind, name, options = header.get("kind"), header.get("name", ""), header.get("options", {})
     if kind not in KINDS:
@@ -121,7 +105,7 @@ def decode_submission(text: bytes, versions: Mapping[str, str], size_bytes: int)
     if size_bytes != (expected := PREFIX_BYTES + len(text) + sum(header["frames"])):
         raise Problem(400, f"the body has {size_bytes:,} bytes, and {expected:,} by its header")
     _check_versions(header.get("versions"), versions)
-    return SubmissionHeader(kind, tuple(header["frames"]), dict(versions), name, dict(options))
+    return name
 
 
 def _check_versions(given: Any, versions: Mapping[str, str]) -> None:

@@ -164,7 +164,7 @@ def add(store: Any, id: str | None = None) -> int:
     """Record a submission in a store, and return its number."""
     path = store.incoming(uuid.uuid4().hex)
     path.write_bytes(b"graph")
-    return int(store.add(id or str(uuid.uuid4()), "d", "name", {}, path)[0]["number"])
+    return int(store.add(id or str(uuid.uuid4()), "d", "name", path)[0]["number"])
 
 
 def put(service: RunningService, body: bytes, id: str | None = None, **headers: str) -> tuple[int, str]:

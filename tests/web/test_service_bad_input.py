@@ -245,8 +245,8 @@ def front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def test_two_thousand_in_the_list(front) -> None:
     with front.store._transaction() as database:
         database.executemany(
-            "INSERT INTO computations (id, digest, name, options, state, created, ended)"
-            " VALUES (?, '', ?, '{}', 'finished', ?, ?)",
+            "INSERT INTO computations (id, digest, name, state, created, ended)"
+            " VALUES (?, '', ?, 'finished', ?, ?)",
             [(str(uuid.uuid4()), f"number {n}", time.time(), time.time()) for n in range(2_000)],
         )
     with connect(front.directory) as service:

@@ -6,19 +6,18 @@ import pytest
 
 from dask_mars.web import wire
 from dask_mars.web.api import Problem
-from dask_mars.web.wire import SubmissionHeader
 
 VERSIONS = {"dask": "1", "python": "3.11"}
 
 
 def test_a_submission_is_read_as_it_was_written() -> None:
-    written = SubmissionHeader("graph", (3, 0, 5), VERSIONS, "tempêrature", {"retries": 2})
-    text = written.encode()
+    header = {"kind": "graph", "frames": [3, 0, 5], "versions": VERSIONS, "name": "tempêrature"}
+    text = wire.encode_header({**header, "options": {"retries": 2}})
     length = wire.header_bytes(text[: wire.PREFIX_BYTES])
     assert length == len(text) - wire.PREFIX_BYTES
-    assert wire.decode_submission(text[wire.PREFIX_BYTES :], VERSIONS, len(text) + 8) == written
+    assert wire.name_in(text[wire.PREFIX_BYTES :], VERSIONS, len(text) + 8) == "tempêrature"
     with pytest.raises(Problem, match=r"dask 1 \(here 2\)$"):
-        wire.decode_submission(text[wire.PREFIX_BYTES :], VERSIONS | {"dask": "2"}, len(text) + 8)
+        wire.name_in(text[wire.PREFIX_BYTES :], VERSIONS | {"dask": "2"}, len(text) + 8)
     assert wire.offsets(10, [1, 0, 4]) == [18, 19, 19]
     with pytest.raises(ValueError, match="too long"):
         wire.encode_header({"name": "x" * wire.HEADER_LIMIT_BYTES})

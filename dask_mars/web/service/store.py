@@ -29,7 +29,6 @@ CREATE TABLE IF NOT EXISTS computations (
     id TEXT NOT NULL UNIQUE,
     digest TEXT NOT NULL,
     name TEXT NOT NULL,
-    options TEXT NOT NULL,
     state TEXT NOT NULL,
     created REAL NOT NULL,
     started REAL,
@@ -49,7 +48,7 @@ CREATE TABLE IF NOT EXISTS computations (
 CREATE INDEX IF NOT EXISTS by_state ON computations (state, number);
 """
 #: Version of the tables; a directory with another one belongs to another version.
-_LAYOUT = 2
+_LAYOUT = 3
 _GRAPHS, _RESULTS, _DETAILS, _INCOMING = "graphs", "results", "details", "incoming"
 _CHECKPOINTS = "checkpoints"
 _NOT_OVER = "state NOT IN ('finished', 'failed', 'cancelled')"
@@ -202,16 +201,16 @@ class ServiceStore:
                     raise CannotRecord(str(error)) from error
                 raise
 
-    def add(self, id: str, digest: str, name: str, options: Json, graph: Path) -> tuple[sqlite3.Row, bool]:
+    def add(self, id: str, digest: str, name: str, graph: Path) -> tuple[sqlite3.Row, bool]:
         """Record a submission whose file is complete."""
         with self._transaction() as database:
             for row in database.execute(_BY_ID, (id,)):
                 return row, False
             now, revision = time.time(), self.next_revision()
             number = database.execute(
-                "INSERT INTO computations (id, digest, name, options, state, created, revision, file_bytes)"
-                " VALUES (?, ?, ?, ?, 'queued', ?, ?, 0)",
-                (id, digest, name, json.dumps(options), now, revision),
+                "INSERT INTO computations (id, digest, name, state, created, revision, file_bytes)"
+                " VALUES (?, ?, ?, 'queued', ?, ?, 0)",
+                (id, digest, name, now, revision),
             ).lastrowid
             assert number is not None
             # Before the commit: a row without its graph could not be computed.

@@ -89,7 +89,8 @@ class SubmissionHandler(OneHandler):
         self._incoming: _Incoming | None = None
         self._chunks: list[bytes] = []
         self._held_bytes = 0
-        self._submission: wire.SubmissionHeader | None = None
+        #: The name in the header, once that is complete.
+        self._name: str | None = None
         if self.request.method == "PUT":
             self.largest_body = service.body_limit_bytes  # type: ignore[misc]
 
@@ -122,13 +123,13 @@ class SubmissionHandler(OneHandler):
             return
         self._chunks.append(chunk)
         self._held_bytes += len(chunk)
-        if self._submission is None:
+        if self._name is None:
             try:
                 self._read_header()
             except Problem as error:
                 self._refuse(error)
                 return
-        if self._held_bytes >= PIECE_BYTES and self._submission is not None:
+        if self._held_bytes >= PIECE_BYTES and self._name is not None:
             chunks, self._chunks, self._held_bytes = self._chunks, [], 0
             try:
                 await self.answer(self._service.run(self._incoming.write, chunks))
@@ -143,9 +144,7 @@ class SubmissionHandler(OneHandler):
         self._chunks = [begun]
         end = wire.PREFIX_BYTES + wire.header_bytes(begun)
         if self._held_bytes >= end:
-            self._submission = wire.decode_submission(
-                begun[wire.PREFIX_BYTES : end], self._service.versions, self._length
-            )
+            self._name = wire.name_in(begun[wire.PREFIX_BYTES : end], self._service.versions, self._length)
 
     def _refuse(self, problem: Problem) -> None:
         """Answer now; the rest of the body is ignored."""
@@ -179,14 +178,13 @@ class SubmissionHandler(OneHandler):
         if self._finished:
             return
         id = api.computation_id(id)
-        if self._incoming is None or self._submission is None:
+        if self._incoming is None or self._name is None:
             raise Problem(400, "the body ends before its header")
         self._is_whole = True
-        service, submission, incoming = self._service, self._submission, self._incoming
+        service, name, incoming = self._service, self._name, self._incoming
         try:
             digest = await self.answer(service.run(incoming.finish, self._chunks))
-            facts = id, digest, submission.name, submission.options, incoming.path
-            row, is_new = await self.answer(service.run(service.store.add, *facts))
+            row, is_new = await self.answer(service.run(service.store.add, id, digest, name, incoming.path))
         finally:
             await service.run(incoming.drop)
         if not is_new:
