@@ -42,9 +42,7 @@ def write(
     frames = pack(value)
     description = describe(shown)
     header = {
-        "kind": "result",
         "frames": [frame.nbytes for frame in frames],
-        "result": description,
         "npy": _npy(shown, frames),
         "json": _as_json(shown, description),
     }
