@@ -6,6 +6,9 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+#: Largest value in the journal, in bytes: larger ones are in shared memory, and get files.
+INLINE_BYTES = 16 << 10
+
 
 class Costs(NamedTuple):
     """Costs of saving a chunk, in seconds."""
@@ -15,9 +18,9 @@ class Costs(NamedTuple):
     file_s: float
     byte_s: float
 
-    def of(self, size_bytes: int, is_inline: bool) -> float:
+    def of(self, size_bytes: int) -> float:
         """Return the cost of saving a value."""
-        return (self.record_s if is_inline else self.file_s) + size_bytes * self.byte_s
+        return (self.record_s if size_bytes <= INLINE_BYTES else self.file_s) + size_bytes * self.byte_s
 
 
 #: Costs before the first write, of a local disk.
@@ -69,7 +72,6 @@ class SavingPolicy:
         chunks: Sequence[int],
         durations_s: Sequence[float],
         size_of: Callable[[int], int],
-        inline_bytes: int,
         costs: Costs,
     ) -> list[int]:
         """Record computed chunks, and return the positions of those to save."""
@@ -85,7 +87,7 @@ class SavingPolicy:
                 risk += parts[source]
             if (risk >= least or chunk in forced) and not exempt[chunk] and chunk not in self._risks:
                 size_bytes = size_of(position)
-                if chunk in forced or risk >= factor * costs.of(size_bytes, size_bytes <= inline_bytes):
+                if chunk in forced or risk >= factor * costs.of(size_bytes):
                     chosen.append(position)
                     self._risks[chunk] = risk
                     parts[chunk] = 0.0

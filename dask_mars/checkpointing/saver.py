@@ -145,14 +145,12 @@ class ChunkSaver:
         costs: MeasuredCosts,
         existing: Mapping[int, SpilledFile] | None = None,
         note: Callable[[], None] = lambda: None,
-        inline_bytes: int = 1 << 14,
         least_work_s: float = 0.0,
     ) -> None:
         self._graph = graph
         self._facts = facts
         self._writer = ChunkWriter(directory, budget, existing or {}, note)
         self._costs = costs
-        self._inline_bytes = inline_bytes
         self._least_work_s = least_work_s
         self._policy = SavingPolicy(graph.inputs, graph.outputs, share, facts.exempt, facts.forced)
         self._policy.saved(existing or ())
@@ -213,7 +211,7 @@ class ChunkSaver:
         def size_at(position: int) -> int:
             return size_of(refs[position])
 
-        chosen = policy.computed(chunks, durations_s, size_at, self._inline_bytes, self._costs.now)
+        chosen = policy.computed(chunks, durations_s, size_at, self._costs.now)
         if chosen and policy.work_s < self._least_work_s:
             forced = self._facts.forced
             for position in chosen:

@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from dask_mars.checkpointing.policy import Costs, SavingPolicy
 
-INLINE = 1 << 14
-
 
 class Work(NamedTuple):
     inputs: list[tuple[int, ...]]
@@ -47,7 +45,7 @@ def run(work: Work, costs: Costs, share: float, batches: list[int], exempt: byte
         chunks = list(range(start, min(start + size, len(work.inputs))))
         durations = [work.durations[chunk] for chunk in chunks]
         chosen = policy.computed(
-            chunks, durations, lambda position, chunks=chunks: work.sizes[chunks[position]], INLINE, costs
+            chunks, durations, lambda position, chunks=chunks: work.sizes[chunks[position]], costs
         )
         saved += [chunks[position] for position in chosen]
         start += size
@@ -55,7 +53,7 @@ def run(work: Work, costs: Costs, share: float, batches: list[int], exempt: byte
 
 
 def cost(work: Work, costs: Costs, chunk: int) -> float:
-    return costs.of(work.sizes[chunk], work.sizes[chunk] <= INLINE)
+    return costs.of(work.sizes[chunk])
 
 
 @given(works(), COSTS, st.floats(0.001, 1), st.lists(st.integers(1, 5), max_size=20))
@@ -75,7 +73,7 @@ def test_what_is_exempt_is_never_saved_and_what_is_forced_always(
     exempt = bytearray(data.draw(st.lists(st.integers(0, 1), min_size=count, max_size=count)))
     forced = frozenset(data.draw(st.sets(st.integers(0, count - 1))))
     policy = SavingPolicy(work.inputs, work.outputs, 0.05, exempt, forced)
-    chosen = policy.computed(range(count), work.durations, work.sizes.__getitem__, INLINE, costs)
+    chosen = policy.computed(range(count), work.durations, work.sizes.__getitem__, costs)
     assert not [chunk for chunk in chosen if exempt[chunk]]
     assert {chunk for chunk in forced if not exempt[chunk]} <= set(chosen)
 
@@ -85,16 +83,16 @@ def test_the_longer_the_work_behind_a_chunk_the_sooner_it_is_saved() -> None:
     policy = SavingPolicy(inputs, [3], 0.05, bytearray(4))
     costs = Costs(1e-3, 1e-3, 0.0)
     # 20 ms of work are worth a millisecond of writing.
-    assert policy.computed([0, 1, 2, 3], [0.007] * 4, lambda position: 1, INLINE, costs) == [2]
+    assert policy.computed([0, 1, 2, 3], [0.007] * 4, lambda position: 1, costs) == [2]
     assert math.isclose(policy.risk_of(2), 0.021)
 
 
 def test_a_chunk_that_could_not_be_saved_is_at_risk_as_before() -> None:
     policy = SavingPolicy([(), (0,)], [1], 0.05, bytearray(2))
     costs = Costs(1e-3, 1e-3, 0.0)
-    assert policy.computed([0], [1.0], lambda position: 1, INLINE, costs) == [0]
+    assert policy.computed([0], [1.0], lambda position: 1, costs) == [0]
     policy.rejected(0)
-    assert policy.computed([1], [0.0], lambda position: 1, INLINE, costs) == [0]
+    assert policy.computed([1], [0.0], lambda position: 1, costs) == [0]
     assert policy.risk_of(1) == 1.0
 
 

@@ -187,12 +187,12 @@ class Supervisor:
         """Return the number of queued computations."""
         return len(self._queue)
 
-    def ask(self, what: str, number: int | None = None, *arguments: Any, timeout_s: float = _ANSWER_S) -> Json:
+    def ask(self, what: str, number: int | None = None, *arguments: Any) -> Json:
         """Return the runner's answer; `TimeoutError` if it has no time, `KeyError` if it knows none."""
         runner = self._runner
         if runner is None:
             raise TimeoutError
-        return runner.ask(what, number, arguments, timeout_s)
+        return runner.ask(what, number, arguments, _ANSWER_S)
 
     # -- the runner's thread ------------------------------------------------------------------------------------
 
