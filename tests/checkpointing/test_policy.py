@@ -53,7 +53,8 @@ def run(work: Work, costs: Costs, share: float, batches: list[int], exempt: byte
 
 
 def cost(work: Work, costs: Costs, chunk: int) -> float:
-    return costs.of(work.sizes[chunk])
+    size_bytes = work.sizes[chunk]
+    return (costs.record_s if size_bytes <= 1 << 14 else costs.file_s) + size_bytes * costs.byte_s
 
 
 @given(works(), COSTS, st.floats(0.001, 1), st.lists(st.integers(1, 5), max_size=20))

@@ -178,6 +178,11 @@ def test_all_viewers_share_a_look(runtime: Runtime, monkeypatch: pytest.MonkeyPa
         monitor.state()
         monitor.computations(None, None, 10)
     assert len(looks) == 1
+    # What is newer is looked at when it is asked for.
+    computation = runtime.submit(dask.delayed(abs)(-1))
+    assert monitor.computation(computation.id)["id"] == computation.id
+    assert len(looks) == 2
+    computation.result(100)
     monitor.close()
 
 
