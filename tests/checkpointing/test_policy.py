@@ -79,6 +79,10 @@ def test_what_is_exempt_is_never_saved_and_what_is_forced_always(
     assert {chunk for chunk in forced if not exempt[chunk]} <= set(chosen)
 
 
+def test_values_of_up_to_16_kib_go_into_the_journal() -> None:
+    assert [Costs(1.0, 2.0, 0.0).of(size_bytes) for size_bytes in (0, 1 << 14, (1 << 14) + 1)] == [1.0, 1.0, 2.0]
+
+
 def test_the_longer_the_work_behind_a_chunk_the_sooner_it_is_saved() -> None:
     inputs = [(), (0,), (1,), (2,)]
     policy = SavingPolicy(inputs, [3], 0.05, bytearray(4))
