@@ -30,7 +30,7 @@ from dask_mars.cluster.marks import IDENTITY, LEAVE_S, MARK, RECONNECTS
 from dask_mars.cluster.metrics import measure
 from dask_mars.cluster.progress import ProgressSender, SubtaskObserver
 from dask_mars.cluster.stored_result import StoredResult, plain, release_unread
-from dask_mars.cluster.subtask_spec import Agent, SubtaskGraph, SubtaskSpec, admitted
+from dask_mars.cluster.subtask_spec import SubtaskGraph, SubtaskSpec, admitted
 from dask_mars.cluster.transfers import BytesSemaphore, Results, Transfers
 from dask_mars.cluster.versions import other_versions
 from dask_mars.engine.engine import Engine
@@ -63,7 +63,7 @@ _SENT_SHARE = 0.1
 _FOREIGN_SHARE = 0.1
 
 
-class MarsWorker(Worker, Agent):  # type: ignore[misc]
+class MarsWorker(Worker):  # type: ignore[misc]
     """A worker of `dask.distributed` that computes dask_mars's subtasks on an engine of its own.
 
     Parameters
@@ -286,8 +286,8 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         async with self._sent_from_disk.acquire(sum([value.on_disk_bytes for value in stored])):
             return await super().get_data(comm, keys, who=who, serializers=serializers)
 
-    def compute(self, spec: SubtaskSpec, arguments: Sequence[Any]) -> Any:
-        """Compute a subtask, as `Agent` describes, in a Dask thread."""
+    def compute_subtask(self, spec: SubtaskSpec, arguments: Sequence[Any]) -> Any:
+        """Compute a subtask in a Dask thread, and return its outputs or references to them."""
         try:
             return self._compute(thread_state.key, spec, arguments)
         except BaseException as error:
@@ -324,7 +324,7 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
                     return spec.compute_in_thread(arguments)
                 mark = (task.annotations or {}).get(MARK)
                 if isinstance(mark, dict) and "topic" in mark:
-                    observer = SubtaskObserver(self._messenger, mark, known=len(graph) - len(spec.operand_of))
+                    observer = SubtaskObserver(self._messenger, mark, known=len(graph.values))
                 done = False
                 try:
                     with _hints():

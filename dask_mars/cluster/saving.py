@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -40,9 +40,6 @@ class SaveOrder:
     trusts_targets: bool
     exempt: frozenset[int]
     unrepeatable: frozenset[int]
-    #: As in a `ChunkGraph`.
-    saves: Mapping[int, bool]
-    joined_bytes: Mapping[int, int]
 
 
 class ClusterSaving:
@@ -80,7 +77,7 @@ class ClusterSaving:
                 if any(map(tainted.__getitem__, inputs)):
                     tainted[chunk] = 1
 
-    def order(self, graph: ChunkGraph, members: Sequence[int]) -> SaveOrder:
+    def order(self, members: Sequence[int]) -> SaveOrder:
         """Return the instructions for the agent of a subtask."""
         settings, facts, fact_ids = self._settings, self._session.facts, self._fact_ids
         exempt, unrepeatable = set(), set()
@@ -99,12 +96,6 @@ class ClusterSaving:
             trusts_targets=settings.trusts_targets,
             exempt=frozenset(exempt),
             unrepeatable=frozenset(unrepeatable),
-            saves={place: graph.saves[chunk] for place, chunk in enumerate(members) if chunk in graph.saves},
-            joined_bytes={
-                place: graph.joined_bytes[chunk]
-                for place, chunk in enumerate(members)
-                if chunk in graph.joined_bytes
-            },
         )
 
 
@@ -114,7 +105,6 @@ def saver_for(order: SaveOrder, graph: ChunkGraph) -> ChunkSaver | None:
     # The client has created it.
     if not directory.path.is_dir():
         return None
-    graph.saves, graph.joined_bytes = dict(order.saves), dict(order.joined_bytes)
     facts = facts_of(graph, trusts_targets=order.trusts_targets)
     for chunk in order.exempt:
         facts.exempt[chunk] = 1

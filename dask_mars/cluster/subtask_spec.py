@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import pickle
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from dask_mars.cluster.partition.subtasks import Subtask
 from dask_mars.cluster.stored_result import item_of, plain
 from dask_mars.dask_api.core import Task
 from dask_mars.errors import FilesLost
-from dask_mars.graph.chunks import DATA, ChunkGraph, Key, Operand
+from dask_mars.graph.chunks import DATA, ChunkGraph, Operand
 from dask_mars.protocol.context import unpack_portable, with_variables
 from dask_mars.protocol.pickling import dumps, loads
 
@@ -28,14 +28,6 @@ if TYPE_CHECKING:
 
 #: Size from which known values are sent to the cluster once, instead of with each subtask, in bytes.
 _LARGE_BYTES = 1 << 16
-
-
-class Agent(ABC):
-    """A worker that has an engine for subtasks."""
-
-    @abstractmethod
-    def compute(self, spec: SubtaskSpec, arguments: Sequence[Any]) -> Any:
-        """Compute a subtask, and return its outputs or references to them."""
 
 
 @dataclass(slots=True)
@@ -65,27 +57,19 @@ class Constraints:
 
 @dataclass(frozen=True, slots=True)
 class SubtaskSpec:
-    """A subtask for an agent. Chunks are renumbered, its inputs first."""
+    """A subtask for an agent."""
 
     id: bytes
-    keys: list[Key]
+    #: Its chunks, renumbered, its inputs first; without operands, and with values of known inputs only.
+    chunks: SubtaskGraph
+    #: Pickles of the operands.
+    operands: list[bytes]
     #: For each input from another subtask: the number of the argument, and of the item in it; None for the whole
     #: argument.
-    sources: list[tuple[int, int | None]]
-    #: Values of known inputs.
-    values: dict[int, Any]
-    operands: list[bytes]
-    #: Columns of the chunks that it computes; the sizes are declared ones.
-    operand_of: list[int]
-    inputs: list[tuple[int, ...]]
-    literals: list[tuple[Any, ...]]
-    sizes: list[int | None]
+    sources: dict[int, tuple[int, int | None]]
     #: Its outputs, grouped by destination.
     output_groups: list[list[int]]
-    #: As in a `ChunkGraph`.
-    retries: dict[int, int]
-    priorities: dict[int, float]
-    #: Retries of all other chunks.
+    #: Retries of chunks without their own.
     default_retries: int
     constraints: Constraints = Constraints()
     saving: SaveOrder | None = None
@@ -94,33 +78,21 @@ class SubtaskSpec:
 
     def graph(self, arguments: Sequence[Any]) -> SubtaskGraph:
         """Return the chunk graph, given the subtask's inputs."""
-        known = len(self.keys) - len(self.operand_of)
-        values = dict(self.values)
-        read = iter(self.sources)
-        for chunk in range(known):
-            if chunk not in values:
-                argument, item = next(read)
-                values[chunk] = item_of(arguments[argument], item)
-        return SubtaskGraph(
-            keys=self.keys,
-            operand_of=[DATA] * known + self.operand_of,
-            literals=[()] * known + self.literals,
-            inputs=[()] * known + self.inputs,
-            operands=list(map(_operand, self.operands)),
-            values=values,
-            outputs=sorted({chunk for group in self.output_groups for chunk in group}),
-            ids={key: chunk for chunk, key in enumerate(self.keys)},
-            retries=self.retries,
-            priorities=self.priorities,
-            sizes=[None] * known + self.sizes,
-            surroundings=None if self.surroundings is None else unpack_portable(self.surroundings),
-        )
+        graph = copy.copy(self.chunks)
+        read = {chunk: item_of(arguments[place], item) for chunk, (place, item) in self.sources.items()}
+        graph.values = graph.values | read
+        graph.operands = list(map(_operand, self.operands))
+        graph.ids = {key: chunk for chunk, key in enumerate(graph.keys)}
+        if self.surroundings is not None:
+            graph.surroundings = unpack_portable(self.surroundings)
+        return graph
 
     def __call__(self, *arguments: Any) -> Any:
         """Compute the subtask: by an agent's engine, on other workers one chunk after the other."""
         worker = get_worker()
-        if isinstance(worker, Agent):
-            return worker.compute(self, arguments)
+        # Only agents have it, whose module stock workers need not import.
+        if (compute := getattr(worker, "compute_subtask", None)) is not None:
+            return compute(self, arguments)
         with admitted(self, worker):
             return self.compute_in_thread(arguments)
 
@@ -135,7 +107,7 @@ class SubtaskSpec:
     @property
     def name(self) -> str:
         """The key of its last chunk, for messages."""
-        return str(self.keys[-1])
+        return str(self.chunks.keys[-1])
 
 
 @contextlib.contextmanager
@@ -204,22 +176,31 @@ class Packer:
         new = {chunk: new_id for new_id, chunk in enumerate(members)}
         operand_ids = list(dict.fromkeys([graph.operand_of[chunk] for chunk in chunks]))
         places = {operand_id: place for place, operand_id in enumerate(operand_ids)}
-        spec = SubtaskSpec(
-            id=subtask.id,
+        known = len(subtask.inputs)
+        part = SubtaskGraph(
             keys=[graph.keys[chunk] for chunk in members],
-            sources=[sources[chunk] for chunk in subtask.inputs if chunk not in values],
+            operand_of=[DATA] * known + [places[graph.operand_of[chunk]] for chunk in chunks],
+            literals=[()] * known + [graph.literals[chunk] for chunk in chunks],
+            inputs=[()] * known + [tuple([new[source] for source in graph.inputs[chunk]]) for chunk in chunks],
             values={new[chunk]: values[chunk] for chunk in subtask.inputs if chunk in values},
-            operands=[data for operand_id in operand_ids if (data := self._operands[operand_id]) is not None],
-            operand_of=[places[graph.operand_of[chunk]] for chunk in chunks],
-            inputs=[tuple([new[source] for source in graph.inputs[chunk]]) for chunk in chunks],
-            literals=[graph.literals[chunk] for chunk in chunks],
-            sizes=[graph.declared_bytes(chunk) for chunk in chunks],
-            output_groups=[[new[chunk] for chunk in group] for group in output_groups],
+            outputs=sorted({new[chunk] for group in output_groups for chunk in group}),
             retries={new[chunk]: graph.retries[chunk] for chunk in chunks if chunk in graph.retries},
             priorities={new[chunk]: graph.priorities[chunk] for chunk in chunks if chunk in graph.priorities},
+            sizes=[None] * known + [graph.declared_bytes(chunk) for chunk in chunks],
+        )
+        if saving is not None:
+            part.saves = {new[chunk]: graph.saves[chunk] for chunk in members if chunk in graph.saves}
+            joined = graph.joined_bytes
+            part.joined_bytes = {new[chunk]: joined[chunk] for chunk in members if chunk in joined}
+        spec = SubtaskSpec(
+            id=subtask.id,
+            chunks=part,
+            operands=[data for operand_id in operand_ids if (data := self._operands[operand_id]) is not None],
+            sources={new[chunk]: sources[chunk] for chunk in subtask.inputs if chunk not in values},
+            output_groups=[[new[chunk] for chunk in group] for group in output_groups],
             default_retries=self._default_retries,
             constraints=constraints,
-            saving=None if saving is None else saving.order(graph, members),
+            saving=None if saving is None else saving.order(members),
             surroundings=self._surroundings,
         )
         try:
