@@ -6,7 +6,7 @@ import builtins
 import copyreg
 from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType, WrapperDescriptorType
-from typing import Any
+from typing import Any, NamedTuple
 
 import tblib
 import tblib.pickling_support
@@ -19,19 +19,13 @@ _BUILTIN_ERRORS = [
 ]
 
 
-class FailureRecord:
+class FailureRecord(NamedTuple):
     """An exception on its way from a worker to the user, with its traceback and chain."""
 
-    __slots__ = ("payload", "summary")
-
-    def __init__(self, payload: bytes, summary: str) -> None:
-        #: Pickle of the exception.
-        self.payload = payload
-        #: Type and message, in case the pickle cannot be loaded.
-        self.summary = summary
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return FailureRecord, (self.payload, self.summary)
+    #: Pickle of the exception.
+    payload: bytes
+    #: Type and message, in case the pickle cannot be loaded.
+    summary: str
 
 
 def pack_error(error: BaseException) -> FailureRecord:
