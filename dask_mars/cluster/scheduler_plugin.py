@@ -7,8 +7,9 @@ least busy worker, even one that is not an agent.
 from __future__ import annotations
 
 import logging
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from graphlib import TopologicalSorter
 from heapq import nlargest
 from itertools import chain, islice
 from operator import attrgetter, itemgetter
@@ -341,20 +342,10 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         members = [
             tasks[key] for key, plan in self._plans.items() if plan.computation == computation and key in tasks
         ]
-        members.sort(key=lambda task: task.priority)
-        keys = {task.key for task in members}
-        waiting = {task.key: sum(source.key in keys for source in task.dependencies) for task in members}
-        queue = deque(task for task in members if not waiting[task.key])
-        found = []
-        while queue:
-            task = queue.popleft()
-            found.append(task)
-            for follower in sorted(task.dependents, key=lambda task: task.priority):
-                if follower.key in waiting:
-                    waiting[follower.key] -= 1
-                    if not waiting[follower.key]:
-                        queue.append(follower)
-        return found
+        members.sort(key=attrgetter("priority"))
+        among = set(members)
+        inputs = {task: [source for source in task.dependencies if source in among] for task in members}
+        return list(TopologicalSorter(inputs).static_order())
 
     def _resume(self) -> None:
         """Start subtasks that Dask found no worker for; Dask retries only when a worker joins."""
