@@ -87,13 +87,13 @@ def _backend(client: Client) -> ClusterBackend | None:
 
 
 def _get(backend: ClusterBackend, client: Client, told: Mapping[str, Any], options: Options) -> Any:
-    keys = told["keys"]
+    keys, dsk = told["keys"], told["dsk"]
+    flat = list(flatten([keys]))
     if told["sync"]:
-        request = Request(told["dsk"], keys, options, checkpoint=checkpoint_settings())
-        return _in_lists(keys, backend.compute(request))
-    flat = flatten([keys])
-    futures = dict(zip(flat, _futures(backend, client, options, told["dsk"], flat), strict=True))
-    return _replaced(keys, futures)
+        found = backend.compute(Request(dsk, flat, options, checkpoint=checkpoint_settings()))
+    else:
+        found = _futures(backend, client, options, dsk, flat)
+    return _replaced(keys, dict(zip(flat, found, strict=True)))
 
 
 def _compute(backend: ClusterBackend, client: Client, told: Mapping[str, Any], options: Options) -> Any:
@@ -158,12 +158,6 @@ def _assemble_there(graph: ChunkGraph) -> None:
             )
 
 
-def _in_lists(keys: Any, values: Any) -> Any:
+def _replaced(keys: Any, found: Mapping[Key, Any]) -> Any:
     """Return values as `Client.get` does, which gives lists for lists of keys."""
-    if not isinstance(keys, list):
-        return values
-    return [_in_lists(key, value) for key, value in zip(keys, values, strict=True)]
-
-
-def _replaced(keys: Any, futures: Mapping[Key, Future]) -> Any:
-    return [_replaced(key, futures) for key in keys] if isinstance(keys, list) else futures[keys]
+    return [_replaced(key, found) for key in keys] if isinstance(keys, list) else found[keys]
