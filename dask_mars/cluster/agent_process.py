@@ -51,19 +51,12 @@ def start_taken_agent(*args: Any, **options: Any) -> MarsWorker:
     return start_agent(*args, plugins=[_GoBack()], **options)
 
 
-class _Shares:
-    """The memory limits of agents, by the number of workers on their hosts."""
-
-    def __init__(self, workers_of: Mapping[str, int]) -> None:
-        self._workers_of = dict(workers_of)
-        #: For hosts that join later.
-        self._of_others = max(workers_of.values(), default=1)
-
-    def of(self, host: str, limit: int | None) -> int:
-        """Return the limit of an agent: that of its worker, but at most its part of the host's."""
-        of_host = config.parse_memory(config.get("memory-limit"), name="dask-mars.memory-limit")
-        share = of_host // self._workers_of.get(host, self._of_others)
-        return min(limit or share, share)
+def _memory_limit(workers_of: Mapping[str, int], host: str, limit: int | None) -> int:
+    """Return the limit of an agent: that of its worker, but at most its part of the host's."""
+    of_host = config.parse_memory(config.get("memory-limit"), name="dask-mars.memory-limit")
+    # A host that joined later counts as the one with most workers.
+    share = of_host // workers_of.get(host, max(workers_of.values(), default=1))
+    return min(limit or share, share)
 
 
 class StartAgents(NannyPlugin):  # type: ignore[misc]
@@ -78,7 +71,7 @@ class StartAgents(NannyPlugin):  # type: ignore[misc]
     idempotent = True
 
     def __init__(self, workers_of: Mapping[str, int]) -> None:
-        self._shares = _Shares(workers_of)
+        self._workers_of = dict(workers_of)
 
     async def setup(self, nanny: Nanny) -> None:
         """Restart the worker of a nanny as an agent, unless its class is not the stock one."""
@@ -89,7 +82,7 @@ class StartAgents(NannyPlugin):  # type: ignore[misc]
             return
         memory = nanny.memory_manager
         _before[nanny] = memory.memory_limit, memory.memory_terminate_fraction
-        limit = self._shares.of(nanny.ip, memory.memory_limit)
+        limit = _memory_limit(self._workers_of, nanny.ip, memory.memory_limit)
         # The nanny would count shared memory that the agent has read as the agent's own.
         memory.memory_terminate_fraction = math.inf
         await _restart(nanny, start_taken_agent, limit)
@@ -131,8 +124,7 @@ class AttachAgents(WorkerPlugin):  # type: ignore[misc]
     idempotent = True
 
     def __init__(self, workers_of: Mapping[str, int]) -> None:
-        self._start_agents = StartAgents(workers_of)
-        self._shares = _Shares(workers_of)
+        self._workers_of = dict(workers_of)
         self._agent: MarsWorker | None = None
         self._resources: dict[str, float] = {}
 
@@ -142,7 +134,9 @@ class AttachAgents(WorkerPlugin):  # type: ignore[misc]
             return
         if worker.nanny:
             # The nanny has not heard of the cluster's take-over if its former worker had just died.
-            worker.loop.add_callback(_ask_nanny, worker, True, "plugin_add", plugin=dumps(self._start_agents))
+            worker.loop.add_callback(
+                _ask_nanny, worker, True, "plugin_add", plugin=dumps(StartAgents(self._workers_of))
+            )
             return
         self._resources = dict(worker.state.total_resources)
         await self._start(worker)
@@ -154,7 +148,7 @@ class AttachAgents(WorkerPlugin):  # type: ignore[misc]
             worker.scheduler.address,
             name=agent_name(worker.name),
             nthreads=worker.state.nthreads,
-            memory_limit=self._shares.of(worker.ip, worker.memory_manager.memory_limit),
+            memory_limit=_memory_limit(self._workers_of, worker.ip, worker.memory_manager.memory_limit),
             resources=self._resources,
             local_directory=str(Path(worker.local_directory).parent),
             security=worker.security,
