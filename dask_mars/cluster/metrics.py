@@ -6,7 +6,7 @@ Counting chunks is left to the reader, so that metrics cost nothing per chunk.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 # Dask's scheduler has no engine.
@@ -21,6 +21,13 @@ STORED, STORE_LIMIT = "mars_stored_bytes", "mars_store_limit_bytes"
 MEMORY_LIMIT = "mars_memory_limit_bytes"
 #: Metric of the progress of subtasks.
 SUBTASKS = "dask-mars-subtasks"
+#: Metrics by field of `MemoryAccount`.
+_OF_ACCOUNT = {
+    "limit_bytes": MEMORY_LIMIT,
+    "in_use_bytes": "memory",
+    "store_bytes": STORED,
+    "store_limit_bytes": STORE_LIMIT,
+}
 
 
 def measure(engine: Engine, subtasks: Mapping[Any, int | None], managed_bytes: int) -> dict[str, Any]:
@@ -43,3 +50,10 @@ def measure(engine: Engine, subtasks: Mapping[Any, int | None], managed_bytes: i
             if graph_id is not None
         ],
     }
+
+
+def memory_of(agents: Collection[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the fields of a `MemoryAccount` of agents together, from their metrics."""
+    account = {name: sum([known.get(metric, 0) for known in agents]) for name, metric in _OF_ACCOUNT.items()}
+    on_disk_bytes = sum([known.get("spilled_bytes", {}).get("disk", 0) for known in agents])
+    return account | {"on_disk_bytes": on_disk_bytes}

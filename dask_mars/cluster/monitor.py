@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pkgutil
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
 from distributed import Scheduler
 
 from dask_mars.client.records import OVER, STATES
 from dask_mars.cluster.dashboard import Dashboard, TrackedComputation
-from dask_mars.cluster.metrics import MEMORY_LIMIT, RUNNING, STORE_LIMIT, STORED
+from dask_mars.cluster.metrics import RUNNING, memory_of
+from dask_mars.observe.counts import ChunkCounts, LayerCounts
 from dask_mars.version import __version__
 
 Json = dict[str, Any]
@@ -41,9 +43,8 @@ class SchedulerMonitor:
         counts = dict.fromkeys(STATES, 0)
         for tracked in self._dashboard.tracked.values():
             counts[tracked.state] += 1
-        on_disk = sum([metrics["spilled_bytes"]["disk"] for metrics in hosts.values()])
-        in_use = sum([metrics["memory"] for metrics in hosts.values()])
-        self._peak_bytes = max(self._peak_bytes, in_use)
+        memory = memory_of(hosts.values())
+        self._peak_bytes = max(self._peak_bytes, memory["in_use_bytes"])
         return {
             "revision": self.revision(),
             "version": __version__,
@@ -60,14 +61,10 @@ class SchedulerMonitor:
                 for worker_id, (address, metrics) in enumerate(hosts.items())
             ],
             "memory": {
-                "limit_bytes": sum([metrics.get(MEMORY_LIMIT, 0) for metrics in hosts.values()]),
-                "in_use_bytes": in_use,
+                **memory,
                 "peak_bytes": self._peak_bytes,
-                "store_bytes": sum([metrics[STORED] for metrics in hosts.values()]),
-                "store_limit_bytes": sum([metrics[STORE_LIMIT] for metrics in hosts.values()]),
                 "promised_bytes": 0,
-                "on_disk_bytes": on_disk,
-                "spilled_bytes": on_disk,
+                "spilled_bytes": memory["on_disk_bytes"],
             },
             "counts": counts,
         }
@@ -84,19 +81,11 @@ class SchedulerMonitor:
     def computation(self, id: str) -> Json:
         """Return the summary of one computation, and its layers."""
         name, tracked = self._tracked(id)
-        layers = [
-            {
-                "name": label,
-                "label": label,
-                "total": layer.counts.total(),
-                "finished": layer.counts["memory"],
-                "running": layer.counts["processing"],
-                "failed": layer.counts["erred"],
-                "seconds": layer.seconds,
-                "bytes": 0,
-            }
-            for label, layer in tracked.layers.items()
-        ]
+        layers = []
+        for label, layer in tracked.layers.items():
+            finished, running, failed = [layer.counts[state] for state in ("memory", "processing", "erred")]
+            counts = LayerCounts(label, label, layer.counts.total(), finished, running, failed, layer.seconds)
+            layers.append(counts._asdict())
         return {**_summary(name, tracked, self._dashboard.told().get(name, {})), "layers": layers}
 
     def cancel(self, id: str) -> bool:
@@ -183,30 +172,21 @@ def _id_of(name: str, tracked: TrackedComputation) -> str:
         return str(uuid.uuid5(uuid.NAMESPACE_OID, name))
 
 
-def _summary(name: str, tracked: TrackedComputation, told: Any) -> Json:
+def _summary(name: str, tracked: TrackedComputation, told: Mapping[str, int]) -> Json:
     counts, state = tracked.counts, tracked.state
-    total, finished, failed = counts.total(), counts["memory"], counts["erred"]
-    running = 0
-    if told:
-        finished += told["finished"]
-        running = told["running"]
-    is_over = state in OVER
+    total, failed, running = counts.total(), counts["erred"], told.get("running", 0)
+    finished = counts["memory"] + told.get("finished", 0)
+    chunks = ChunkCounts(total, max(total - finished - failed - running, 0), running, finished, failed)
     return {
         "id": _id_of(name, tracked),
         "name": tracked.title,
         "state": state,
         "created": tracked.created,
         "started": tracked.started,
-        "ended": tracked.changed if is_over else None,
+        "ended": tracked.changed if state in OVER else None,
         "attempt": 1,
         "revision": tracked.revision + finished + running,
-        "chunks": {
-            "total": total,
-            "waiting": max(total - finished - failed - running, 0),
-            "running": running,
-            "finished": finished,
-            "failed": failed,
-        },
+        "chunks": chunks._asdict(),
         "remaining": None,
         "error": None if tracked.error is None else dict(zip(("type", "message"), tracked.error, strict=False)),
         "result": None,

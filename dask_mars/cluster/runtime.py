@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from distributed import Client
@@ -12,7 +13,7 @@ from dask_mars.client.records import RUNNING, Records
 from dask_mars.client.showing import Explanation, memory_in_words, runtime_as_html
 from dask_mars.cluster.admission import workers_of
 from dask_mars.cluster.marks import MARK
-from dask_mars.cluster.metrics import MEMORY_LIMIT, STORE_LIMIT, STORED
+from dask_mars.cluster.metrics import memory_of
 from dask_mars.engine.memory_account import MemoryAccount
 from dask_mars.graph.chunks import refuse_unhashable
 from dask_mars.observe.profile import Profile, profile_of
@@ -39,12 +40,9 @@ class ClusterRuntime(Observed):
             for each agent its ``address``, ``name``, the ``threads`` that compute subtasks, its number of subtasks
             ``dispatched``, and ``memory_bytes``. ``store``: total ``stored_bytes`` and ``limit_bytes``.
         """
-        workers = []
-        stored_bytes = limit_bytes = 0
-        for address, told in self._agents().items():
+        workers, agents = [], self._agents()
+        for address, told in agents.items():
             metrics = told.get("metrics", {})
-            stored_bytes += metrics.get(STORED, 0)
-            limit_bytes += metrics.get(STORE_LIMIT, 0)
             workers.append(
                 {
                     "address": address,
@@ -54,18 +52,13 @@ class ClusterRuntime(Observed):
                     "memory_bytes": metrics.get("memory", 0),
                 }
             )
-        return RuntimeState(workers=workers, store={"stored_bytes": stored_bytes, "limit_bytes": limit_bytes})
+        memory = _memory_of(agents)
+        store = {"stored_bytes": memory.store_bytes, "limit_bytes": memory.store_limit_bytes}
+        return RuntimeState(workers=workers, store=store)
 
     def memory(self) -> MemoryAccount:
         """Return the memory of all agents together, as last reported to the scheduler."""
-        metrics = [told.get("metrics", {}) for told in self._agents().values()]
-        return MemoryAccount(
-            limit_bytes=sum([known.get(MEMORY_LIMIT, 0) for known in metrics]),
-            in_use_bytes=sum([known.get("memory", 0) for known in metrics]),
-            store_bytes=sum([known.get(STORED, 0) for known in metrics]),
-            store_limit_bytes=sum([known.get(STORE_LIMIT, 0) for known in metrics]),
-            on_disk_bytes=sum([known.get("spilled_bytes", {}).get("disk", 0) for known in metrics]),
-        )
+        return _memory_of(self._agents())
 
     def profile(self) -> Profile:
         """Return the number of computed chunks by layer, for each computation's id; agents report no times."""
@@ -120,3 +113,7 @@ class ClusterRuntime(Observed):
             memory_in_words(self.memory(), "the stores have"),
         ]
         return runtime_as_html("dask_mars on a cluster", facts, self.records)
+
+
+def _memory_of(agents: Mapping[str, Any]) -> MemoryAccount:
+    return MemoryAccount(**memory_of([told.get("metrics", {}) for told in agents.values()]))
