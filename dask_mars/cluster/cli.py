@@ -71,6 +71,18 @@ def _name(text: str | None) -> str | int | None:
     return int(text) if text is not None and text.isdecimal() else text
 
 
+def _resources(text: str | None) -> dict[str, float] | None:
+    """Return amounts by name."""
+    if not text:
+        return None
+    try:
+        return {
+            name: float(amount) for name, amount in (pair.split("=") for pair in text.replace(",", " ").split())
+        }
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not like 'GPU=2 MEM=10e9'") from None
+
+
 @click.command(name="worker", context_settings={"ignore_unknown_options": True})
 @click.argument("scheduler", required=False, callback=_by(scheduler_address))
 @click.option("--tls-ca-file", type=_PEM_FILE, help="CA certificates (PEM).")
@@ -101,7 +113,7 @@ def _name(text: str | None) -> str | int | None:
 @click.option("--store-limit", help="Results that are kept in memory; beyond it they go to disk.")
 @click.option("--spill-directory", help="Where on disk. [default: the local directory]")
 @click.option("--local-directory", help="Where files of the agent go, in a directory of this user's.")
-@click.option("--resources", help='For tasks that need some, like "GPU=2 MEM=10e9".')
+@click.option("--resources", callback=_by(_resources), help='For tasks that need some, like "GPU=2 MEM=10e9".')
 @click.option("--scheduler-file", help="File with the scheduler's address, as dask scheduler writes it.")
 @click.option("--death-timeout", callback=_by(_duration), help="Seconds to wait for a scheduler before giving up.")
 @click.option(
@@ -148,7 +160,7 @@ def main(
     if reconnect_s and given["death_timeout"] is None:
         # A starting agent would wait forever, for one scheduler at one address.
         given["death_timeout"] = _START_S
-    options = _options(nanny, **given) | {"reconnect_s": reconnect_s}
+    options = _options(nanny, given) | {"reconnect_s": reconnect_s}
     with _pid_file(pid_file):
         if nanny:
             # The nanny would count shared memory that the agent has read as the agent's own.
@@ -161,46 +173,31 @@ def main(
         sys.exit(1)
 
 
-def _options(
-    nanny: bool,
-    n_workers: str | None,
-    nthreads: int | None,
-    memory_limit: str,
-    store_limit: str | None,
-    local_directory: str | None,
-    resources: str | None,
-    host: str | None,
-    worker_port: str | None,
-    listen_address: str | None,
-    contact_address: str | None,
-    nanny_port: str | None,
-    preload: tuple[str, ...],
-    preload_nanny: tuple[str, ...],
-    tls_ca_file: str | None,
-    tls_cert: str | None,
-    tls_key: str | None,
-    **others: Any,
-) -> dict[str, Any]:
-    """Return the options of the nanny, or of the agent; they take `others` as they are."""
-    security = {"tls_ca_file": tls_ca_file, "tls_worker_cert": tls_cert, "tls_worker_key": tls_key}
-    host, worker_port = _bound_to(listen_address, contact_address, host, worker_port)
-    limit = _memory_limit(memory_limit)
-    options = others | {
-        "nthreads": _processes(n_workers, nthreads),
+def _options(nanny: bool, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of the nanny, or of the agent, from those of the command line."""
+    take = given.pop
+    files = {
+        "tls_ca_file": take("tls_ca_file"),
+        "tls_worker_cert": take("tls_cert"),
+        "tls_worker_key": take("tls_key"),
+    }
+    host, port = _bound_to(take("listen_address"), given["contact_address"], given["host"], take("worker_port"))
+    nanny_port, preload_nanny = take("nanny_port"), take("preload_nanny")
+    processes, limit = _processes(take("n_workers"), given["nthreads"]), _memory_limit(given["memory_limit"])
+    options = given | {
+        "nthreads": processes,
         "memory_limit": limit,
-        "store_limit": _store_limit(store_limit, limit),
-        "local_directory": _scratch_directory(local_directory),
+        "store_limit": _store_limit(given["store_limit"], limit),
+        "local_directory": _scratch_directory(given["local_directory"]),
         "host": host,
-        "contact_address": contact_address,
-        "resources": _resources(resources),
-        "security": {name: value for name, value in security.items() if value is not None},
-        "preload": list(preload),
+        "security": {name: value for name, value in files.items() if value is not None},
+        "preload": list(given["preload"]),
     }
     if not nanny:
-        return options | {"port": worker_port}
+        return options | {"port": port}
     return options | {
         "worker_class": start_agent,
-        "worker_port": worker_port,
+        "worker_port": port,
         "port": nanny_port,
         # None means the configured value.
         "preload_nanny": list(preload_nanny) or None,
@@ -251,17 +248,6 @@ def _reconnect_s(reconnect: bool | None, timeout: str | None) -> float:
         return config.reconnect_s() or RECONNECT_S
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--reconnect") from None
-
-
-def _resources(text: str | None) -> dict[str, float] | None:
-    if not text:
-        return None
-    try:
-        return {
-            name: float(amount) for name, amount in (pair.split("=") for pair in text.replace(",", " ").split())
-        }
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is not like 'GPU=2 MEM=10e9'", param_hint="--resources") from None
 
 
 def _bound_to(
