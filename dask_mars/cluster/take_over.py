@@ -121,7 +121,7 @@ def take_over(client: Client) -> TakenCluster:
     stock = _check_packages(client)
     _warn_of_results(client, workers_of(client), is_agent=False)
     _install_on_scheduler(client)
-    counts = Counter(map(_host_of, stock))
+    counts = Counter(map(get_address_host, stock))
     try:
         all_answer = _all_answer(client.register_plugin, AttachAgents(counts))
         all_answer &= _all_answer(client.register_plugin, StartAgents(counts))
@@ -135,18 +135,9 @@ def take_over(client: Client) -> TakenCluster:
         with contextlib.suppress(Exception):
             TakenCluster(client).give_back()
         if isinstance(error, RuntimeError):
-            raise _refusal(client, str(error)) from error
+            raise CannotTakeOver(client.scheduler.address, str(error)) from error
         raise
     return TakenCluster(client)
-
-
-def _host_of(address: str) -> str:
-    return str(get_address_host(address))
-
-
-def _patient_managers() -> Any:
-    """Let cluster objects of this process wait for workers that restart; they would close their nannies."""
-    return dask.config.set({"distributed.deploy.lost-worker-timeout": _RESTART_S})
 
 
 def _plugins(client: Client) -> list[tuple[str, bool]]:
@@ -167,8 +158,10 @@ def _plugins(client: Client) -> list[tuple[str, bool]]:
 
 def _all_answer(tell: Callable[..., Any], *args: Any, **options: Any) -> bool:
     """Tell all workers of a plugin; return False if one closes, so that Dask does not wait for the others."""
+    # Cluster objects of this process would close nannies whose workers restart.
+    patience = dask.config.set({"distributed.deploy.lost-worker-timeout": _RESTART_S})
     try:
-        with _patient_managers():
+        with patience:
             tell(*args, **options)
     except CommClosedError:
         return False
@@ -188,10 +181,6 @@ def _start_missing(client: Client) -> None:
     """
     if isinstance(client.cluster, SpecCluster):
         SpecCluster.scale(client.cluster, len(client.cluster.worker_spec))
-
-
-def _refusal(client: Client, reason: str) -> CannotTakeOver:
-    return CannotTakeOver(client.scheduler.address, reason)
 
 
 def _check_packages(client: Client) -> list[str]:
@@ -215,8 +204,8 @@ def _check_packages(client: Client) -> list[str]:
     }
     if failed:
         address, error = min(failed.items())
-        raise _refusal(
-            client,
+        raise CannotTakeOver(
+            client.scheduler.address,
             f"{units.plural(len(failed), 'worker')} of {len(nannies)} cannot import it, as {address}: "
             f"{type(error).__name__}: {error}. Install it first, with "
             f"client.register_plugin(distributed.PipInstall(['dask-mars=={__version__}'])), or with "
