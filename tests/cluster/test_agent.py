@@ -226,13 +226,6 @@ def test_results_within_results_travel_as_lists():
 # -- errors and the end ---------------------------------------------------------------------------------------
 
 
-def test_errors_come_back_with_the_traceback_of_the_task(client, agent):
-    future = submit(client, agent, piece_of({"x": (fail_with, "no such thing")}, "x"))
-    with pytest.raises(LookupError, match="no such thing") as caught:
-        future.result()
-    assert "fail_with" in [entry.name for entry in caught.traceback]
-
-
 def test_a_cancelled_subtask_ends(client, agent, tmp_path):
     future, has_begun = endless(client, agent, tmp_path)
     assert eventually(has_begun, 10)
@@ -330,11 +323,6 @@ async def test_results_outlive_the_processes_of_an_agent_and_workers_of_dask_rea
         assert pid != (await first)[1]
         assert (await agent.get_metrics())[STORED] >= 800_000
         del first, second, third, seen
-
-
-def test_tasks_of_others_get_plain_values(client, agent):
-    first = submit(client, agent, piece_of({"x": (large,)}, "x"), key="first")
-    assert client.submit(lambda values: type(values[0]).__name__, first).result() == "ndarray"
 
 
 def type_and_sum(value: Any) -> tuple[str, float]:

@@ -34,7 +34,7 @@ from distributed.utils_test import gen_cluster
 
 import dask_mars
 from dask_mars.client.records import Record
-from dask_mars.cluster import backend, planning, reconnection, requirements, scheduler_plugin, submission
+from dask_mars.cluster import backend, reconnection, requirements, submission
 from dask_mars.cluster.admission import workers_of
 from dask_mars.cluster.annotations import positions
 from dask_mars.cluster.computation import ClusterComputation, SideEffects
@@ -44,7 +44,6 @@ from dask_mars.cluster.partition.subtasks import Subtask
 from dask_mars.cluster.planning import AgentInfo, Cut, cut_for, find_agents, find_replicas, slots_to_come
 from dask_mars.cluster.requirements import Requirements
 from dask_mars.cluster.shuffles import GraphShuffles
-from dask_mars.cluster.stored_result import StoredResult
 from dask_mars.cluster.subtask_spec import Packer
 from dask_mars.diagnostics import decode_subtask_id
 from dask_mars.errors import NoAgents, NoHostAllowed
@@ -156,31 +155,6 @@ def test_much_that_goes_to_another_host_travels_in_several_parcels(client, reade
     )
     made = submission._Submission(computation, Packer(graph, 0), cut)
     assert sum(key[0].startswith("mars-part-") for key in made._batch) == parts
-
-
-def test_what_has_come_from_another_host_does_not_wait_for_its_subtask_in_the_agents_memory(
-    cluster, client, get, monkeypatch, tmp_path
-):
-    go = tmp_path / "go"
-    monkeypatch.setattr(
-        planning, "place_on_hosts", lambda plan, *_: [int(bool(sources)) for sources in plan.inputs]
-    )
-    # Else it would go to the one that has nothing to do.
-    monkeypatch.setattr(scheduler_plugin, "choose_host", lambda planned, *_: planned)
-    agents = [cluster.scheduler.workers[host.address].name for host in find_agents(client)]
-    busy, free = cluster.workers[agents[1]], cluster.workers[agents[0]]
-    # Nothing else of Dask's is computed there until it ends, and the agent's engine has nothing to do.
-    blocker = client.submit(wait_for, str(go), workers=[busy.address])
-    assert eventually(lambda: busy.state.executing, 5)
-    graph = {"x": (np.arange, 100_000.0), "y": (np.negative, "x"), "z": (np.subtract, "x", "y")}
-    computing = in_background(get, graph, "z")
-    try:
-        assert eventually(lambda: any(isinstance(value, StoredResult) for value in busy.data.values()), 10)
-        assert any(isinstance(value, StoredResult) for value in free.data.values())
-    finally:
-        go.touch()
-    np.testing.assert_array_equal(computing.result(100), 2 * np.arange(100_000.0))
-    blocker.release()
 
 
 def test_futures_among_other_collections(client, get):
@@ -548,13 +522,6 @@ def test_mars_rules_and_choices_of_workers_decide_on_agents(tmp_path):
     decide(compute, tmp_path)
 
 
-def test_a_current_client_is_used(cluster):
-    with Client(cluster):
-        assert db.range(4, npartitions=4).map(pid_of).compute(scheduler="mars")[0] in set.union(*pids(cluster))
-        # A nested computation stays where it is, as under Dask's own schedulers.
-        assert dask.delayed(nested)().compute(scheduler=dask_mars.get) == 10
-
-
 def test_what_a_computation_has_to_know_is_found_out_once(cluster, monkeypatch):
     calls = []
 
@@ -657,10 +624,6 @@ def framed(array: np.ndarray[Any, Any]) -> pd.DataFrame:
 
 def listed(array: np.ndarray[Any, Any]) -> list[Any]:
     return [array + 1]
-
-
-def nested() -> int:
-    return int(da.ones(10, chunks=5).sum().compute())
 
 
 def test_keys_of_subtasks_have_their_ids(cluster, get):

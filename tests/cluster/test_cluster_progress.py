@@ -155,14 +155,6 @@ def test_the_display_shows_a_computation_and_not_its_parts(get):
     assert not listeners.active
 
 
-def test_callbacks_may_be_given(get):
-    recorder = Recorder()
-    with Recorder() as registered:
-        assert get({"a": (operator.add, 1, 1)}, "a", callbacks=[recorder._callback]) == 2
-    assert recorder.calls[-1] == ("finish", False)
-    assert not registered.calls
-
-
 def test_what_runs_here_is_heard_of_too(get):
     lock = threading.Lock()
     graph = {
@@ -321,11 +313,6 @@ def test_nothing_grows_at_the_scheduler(get, client, cluster):
     name = f"{TOPIC}-{progress.zlib.crc32(client.id.encode()) % progress._TOPICS}"
     assert name in topics
     assert eventually(lambda: client.id not in cluster.scheduler._broker._topics[name].subscribers, PATIENCE_S)
-
-
-def test_ranges():
-    assert progress.ranges_of([5, 1, 2, 3]) == [1, 3, 5, 1]
-    assert progress.numbers_in([1, 3, 5, 1]) == [1, 2, 3, 5]
 
 
 class Told:

@@ -102,12 +102,6 @@ def test_memory_is_that_of_agents_and_no_disks(client: Client, cluster: Any):
     assert memory.in_use_bytes > 0
 
 
-@pytest.mark.parametrize("told", [3, None, 1.5])
-def test_what_tells_of_no_computation(client: Client, told: Any):
-    with pytest.raises(TypeError, match=r"expected an id.* or a Computation"):
-        dask_mars.runtime().cancel(told)
-
-
 def test_after_its_client_is_closed(cluster: Any):
     with Client(cluster):
         computation = dask_mars.submit(dask.delayed(abs)(-1))

@@ -117,11 +117,6 @@ def test_among_equal_hosts_the_one_with_least_to_do_is_taken():
     assert place(graph, {0: 4, 1: 5}, [5, 4]) == [4, 5, 4, 5]
 
 
-def test_without_hosts_nothing_can_be_placed():
-    with pytest.raises(ValueError, match="hosts"):
-        place(plan(()), {}, ())
-
-
 @pytest.mark.parametrize("slots", [1, 8])
 def test_a_tree_is_cut_into_a_few_subtrees_a_slot(slots):
     hosts = {0: slots, 1: slots}
@@ -145,16 +140,6 @@ def test_a_chain_is_cut_lengthwise():
     assert 8 <= len(found) <= 16
     assert max(len(subtask.chunks) for subtask in found) <= 125
     assert all(len(subtask.outputs) == 1 for subtask in found)
-
-
-def test_what_would_wait_for_itself_is_cut():
-    # Chunk 2 needs 0 directly and, by way of another host, through 1.
-    found = cut(plan((), (0,), (0, 1)), [0, 1, 0], {0: 1, 1: 1}, seconds=[0.0] * 3)
-    assert [(subtask.host, subtask.chunks, subtask.inputs) for subtask in found] == [
-        (0, (0,), ()),
-        (1, (1,), (0,)),
-        (0, (2,), (0, 1)),
-    ]
 
 
 def test_more_levels_than_an_id_can_say(monkeypatch):

@@ -27,12 +27,6 @@ def compute(get: Get, *values: Any, num_workers: int = 2) -> Any:
     return dask.compute(*values, scheduler=get, num_workers=num_workers)
 
 
-def test_tasks_that_cannot_be_sent(get: Get) -> None:
-    session = Session()
-    values = [dask.delayed(meet_in)(session, dask.delayed(abs)(-number)) for number in range(6)]
-    assert compute(get, *values) == tuple(range(6))
-
-
 def test_tasks_with_what_another_has_made(get: Get) -> None:
     session = dask.delayed(Session)()
     values = [dask.delayed(meet_in)(session, number) for number in range(6)]

@@ -20,7 +20,7 @@ import dask
 import numpy as np
 import pytest
 
-from dask_mars.protocol import ambient, context, variables
+from dask_mars.protocol import ambient, context
 from dask_mars.protocol.ambient import SETTINGS
 from dask_mars.protocol.context import Context, TaskContext, unpack_portable
 from dask_mars.protocol.imports import ImportWatch
@@ -275,15 +275,6 @@ def test_another_machine_has_its_own_directory(monkeypatch: pytest.MonkeyPatch, 
     assert loads(found["the working directory"]) == str(tmp_path)
     assert found["the recursion limit"] == given["the recursion limit"]
     assert "the working directory" not in given
-
-
-def test_variables_are_found_where_they_are_defined() -> None:
-    def carried() -> list[variables.Variable]:
-        variable_of_a_module.unit.set("km")
-        return variables.carried()[0]
-
-    found = contextvars.copy_context().run(carried)
-    assert ("tests.cases.variable_of_a_module", "unit", "km") in [tuple(variable) for variable in found]
 
 
 def test_modules_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,11 +33,6 @@ def test_what_is_no_message_is_refused(made, plain):
         made(plain)
 
 
-def test_each_direction_has_codes_of_its_own():
-    for kinds in (messages._TO_WORKER, messages._TO_ENGINE):
-        assert [messages._CODES[kind] for kind in kinds] == [*range(len(kinds))]
-
-
 def finished(graph, *chunks, peaks=None, steps_s=()):
     refs = [("at", chunk) for chunk in chunks]
     return as_plain(messages.Finished(graph, [*chunks], refs, [0.5] * len(chunks), peaks or {}, [*steps_s]))

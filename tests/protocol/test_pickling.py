@@ -306,15 +306,6 @@ def test_a_long_chain_of_exceptions_with_their_own_constructors_arrives():
     assert codes == list(range(20, -1, -1))
 
 
-def test_exception_that_cannot_be_printed_arrives():
-    class Unprintable(Exception):
-        def __str__(self) -> str:
-            raise ValueError("no text")
-
-    arrived = travelled(raising(Unprintable(5)))
-    assert (type(arrived).__name__, arrived.args) == ("Unprintable", (5,))
-
-
 def test_record_that_cannot_be_read_gives_its_summary():
     for payload in (b"nonsense", dumps("no exception")):
         error = unpack_error(FailureRecord(payload, "ValueError: text"))

@@ -55,8 +55,6 @@ def place(
     replica_bytes: Mapping[int, Mapping[int, int]] | None = None,
 ) -> list[int]:
     """Choose a host for each chunk."""
-    if not hosts:
-        raise ValueError("chunks can be placed only if there are hosts")
     sizes = estimate_bytes(plan) if sizes is None else sizes
     # Counts only chunks with a choice of host; others follow their inputs.
     loads = dict.fromkeys(sorted(hosts), 0)
