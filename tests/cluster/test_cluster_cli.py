@@ -152,20 +152,6 @@ def test_a_host_leaves_well_before_its_nanny_knows_that_it_has_begun(
         assert ended(two) == 0
 
 
-@pytest.mark.nightly
-def test_agents_end_when_their_time_is_up(scripts: Scripts, scheduler, client):
-    options = [scheduler.scheduler_address, "--nworkers=1", "--lifetime=5s", "--lifetime-stagger=1ms"]
-    with ExitStack() as stack:
-        names = {7: "--nanny", 8: "--no-nanny"}
-        processes = [
-            stack.enter_context(scripts.start(*COMMAND, *options, f"--name={name}", nanny))
-            for name, nanny in names.items()
-        ]
-        assert eventually(lambda: agents(client).keys() & names.keys(), 20)
-        assert [ended(process, 60) for process in processes] == [0, 0]
-    assert eventually(lambda: not agents(client), 5)
-
-
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -316,24 +302,6 @@ def test_numbers():
     numbers = [config.as_number(given) for given in ("0.5", "1", "1000", "4 GiB", 7, "inf", None)]
     # The types count.
     assert repr(numbers) == "[0.5, 1.0, 1000, '4 GiB', 7, inf, None]"
-
-
-@pytest.mark.nightly
-def test_an_agent_is_restarted_by_its_nanny(scripts: Scripts, scheduler, client, tmp_path):
-    options = (
-        f"{scheduler.scheduler_address} --name alice --nworkers 1 --local-directory {tmp_path} --no-dashboard"
-    )
-    with scripts.start(*COMMAND, *options.split()) as process:
-        assert eventually(lambda: "alice" in agents(client), 60)
-        before = set(client.scheduler_info()["workers"])
-        get = partial(dask_mars.get, client=client)
-        assert da.ones(10, chunks=5).sum().compute(scheduler=get) == 10
-        client.restart(timeout=20)
-        assert eventually(lambda: "alice" in agents(client), 60)
-        assert before.isdisjoint(client.scheduler_info()["workers"])
-        assert da.ones(10, chunks=5).sum().compute(scheduler=get) == 10
-        process.send_signal(signal.SIGTERM)
-        assert ended(process) == 0
 
 
 WITHOUT_DISTRIBUTED = """

@@ -113,37 +113,12 @@ def in_one_go(data: Any, path: Path) -> None:
     data.to_zarr(path)
 
 
-def delayed(data: Any, path: Path) -> None:
-    data.to_zarr(path, compute=False).compute()
-
-
-def by_region(data: Any, path: Path) -> None:
-    data.to_zarr(path, compute=False)
-    for part in (slice(0, 155), slice(155, None)):
-        data.isel(time=part).drop_vars(["lat", "lon"]).to_zarr(path, region={"time": part})
-
-
 def appended(data: Any, path: Path) -> None:
     data.isel(time=slice(0, 155)).to_zarr(path)
     data.isel(time=slice(155, None)).to_zarr(path, append_dim="time")
 
 
-def aligned(data: Any, path: Path) -> None:
-    data.chunk(time=20).to_zarr(path, align_chunks=True, encoding={"t2m": {"chunks": (31, *GRID)}})
-
-
-def sharded(data: Any, path: Path) -> None:
-    data.chunk(time=62).to_zarr(path, encoding={"t2m": {"chunks": (31, *GRID), "shards": (62, *GRID)}})
-
-
-@pytest.mark.parametrize(
-    "write",
-    [
-        in_one_go,
-        appended,
-        *[pytest.param(way, marks=pytest.mark.nightly) for way in (delayed, by_region, aligned, sharded)],
-    ],
-)
+@pytest.mark.parametrize("write", [in_one_go, appended])
 def test_stores_are_written_in_every_way(source, get, tmp_path, write):
     with opened(source) as data:
         with dask.config.set(scheduler=get):

@@ -10,7 +10,6 @@ from typing import Any
 
 import dask
 import dask.array
-import numpy as np
 import pytest
 
 from dask_mars import Runtime
@@ -23,7 +22,7 @@ from tests.soak import rounds
 from tests.soak.leaks import Surroundings, left_in_engine
 from tests.soak.rounds import Failure, Tally, Troubles, soak_round
 from tests.soak.troubles import Cancelled, full_disk, interrupted
-from tests.soak.workloads import KINDS, Workload, differences, draw
+from tests.soak.workloads import Workload
 
 pytestmark = pytest.mark.slow
 
@@ -78,12 +77,6 @@ def small_round(monkeypatch: pytest.MonkeyPatch, get: Any) -> Tally:
     tally = Tally(log=lambda line: None)
     soak_round(CALM, tally, 60, time.monotonic() + 60)
     return tally
-
-
-def test_right_values_pass(monkeypatch, one_computation):
-    tally = small_round(monkeypatch, dask.get)
-    assert tally.rounds == 1
-    assert set(tally.outcomes) == {"right"}
 
 
 def test_other_instructions_for_the_same_events_fail():
@@ -155,30 +148,6 @@ def test_chunks_that_stay_in_the_engine_are_found(monkeypatch, runtime):
 
 
 # -- workloads and troubles ---------------------------------------------------------------------------------------
-
-
-def test_what_is_drawn_is_the_same_each_time():
-    first, second = (draw(np.random.default_rng(5), 1 << 20) for _ in range(2))
-    assert first.name == second.name
-    ours, theirs = (dask.compute(*workload.build(), scheduler="sync") for workload in (first, second))
-    assert differences(ours, theirs) == ""
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_all_kinds_can_be_computed_at_any_size(kind):
-    for seed, size in enumerate([1, 100_000]):
-        wanted = KINDS[kind](np.random.default_rng(seed), size)
-        values = dask.compute(*wanted, scheduler="sync")
-        assert len(values) == len(wanted)
-        assert differences(values, values) == ""
-
-
-def test_frames_are_compared_whatever_their_order():
-    pd = pytest.importorskip("pandas")
-    frame = pd.DataFrame({"a": [1.0, 2.0], "b": [3, 4]})
-    assert not differences([frame[::-1]], [frame.assign(a=frame.a * (1 + 1e-14))])
-    assert differences([frame + 1], [frame])
-    assert differences([frame.rename(columns={"a": "c"})], [frame])
 
 
 def test_the_disk_is_full_after_so_many_bytes(tmp_path):
