@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 import logging
 from collections import UserDict
-from collections.abc import AsyncIterator, Callable, Collection, MutableMapping
+from collections.abc import AsyncIterator, Collection, MutableMapping
+from concurrent.futures import Future
 from typing import Any
 
 from dask.sizeof import sizeof
@@ -69,11 +70,13 @@ class Transfers:
         if engine is None or size_bytes < _LEAST_BYTES:
             yield
             return
-        answer: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        answer: Future[Exception | None] = Future()
+        # The engine answers also if the wait is cancelled.
+        answer.set_running_or_notify_cancel()
         reservation = None
         try:
-            reservation = engine.reserve(name, size_bytes, _settler(answer))
-            error = await answer
+            reservation = engine.reserve(name, size_bytes, answer.set_result)
+            error = await asyncio.wrap_future(answer)
         except Exception as stopped:
             error = stopped
         except BaseException:
@@ -135,22 +138,6 @@ class Transfers:
             await self.put(values, values.keys())
         if self._data.get(key) is value:
             self._data[key] = values[key]
-
-
-def _settler(answer: asyncio.Future[Exception | None]) -> Callable[[Exception | None], None]:
-    """Return a function by which another thread answers."""
-    loop = asyncio.get_running_loop()
-
-    def settle(error: Exception | None) -> None:
-        if not answer.done():
-            answer.set_result(error)
-
-    def tell(error: Exception | None) -> None:
-        # The loop may have ended, with the waiting task.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle, error)
-
-    return tell
 
 
 class BytesSemaphore:
