@@ -7,7 +7,7 @@ import os
 import sys
 import uuid
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakValueDictionary
 
 #: Codes of HDF5's own filters, which every installation has; and of h5py's.
@@ -19,16 +19,9 @@ _sent: WeakValueDictionary[int, Any] = WeakValueDictionary()
 _PROCESS = uuid.uuid4().hex
 
 
-class _Identity(NamedTuple):
-    """Identifies a file, also for hosts that mount it elsewhere."""
-
-    inode: int
-    size_bytes: int
-    modified_ns: int
-
-
-def _identity(stat: os.stat_result) -> _Identity:
-    return _Identity(stat.st_ino, stat.st_size, stat.st_mtime_ns)
+def _identity(stat: os.stat_result) -> tuple[int, int, int]:
+    """Return what identifies a file, also for hosts that mount it elsewhere."""
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def reduce_dataset(dataset: Any) -> tuple[Any, ...] | None:
@@ -69,7 +62,7 @@ def open_dataset(process: str, place: int, path: str, identity: tuple[int, int, 
     if found is not None and found.name == name and str(Path(os.fsdecode(found.file.filename)).absolute()) == path:
         return found
     h5py = importlib.import_module("h5py")
-    if _identity(Path(path).stat()) != tuple(identity):
+    if _identity(Path(path).stat()) != identity:
         raise OSError(f"{path} has changed since it was opened")
     # No lock: the user may close the file and write to it once the results are computed.
     return h5py.File(path, "r", locking=False)[name]
