@@ -19,8 +19,8 @@ from dask_mars.graph.functions import FunctionRegistry
 PackedOperand = tuple[
     str, tuple[int | None, ...], list[tuple[int, tuple[int, ...], tuple[str, ...]]], int, int, Any
 ]
-#: One byte per number, or an array's type code and its bytes.
-PackedNumbers = bytes | tuple[str, bytes]
+#: One byte per number, or eight in a tuple.
+PackedNumbers = bytes | tuple[bytes]
 #: Operand ids, inputs, literals; None for a column that is empty in every chunk.
 PackedChunks = tuple[PackedNumbers, list[tuple[int, ...]] | None, Any]
 
@@ -86,23 +86,17 @@ def unpack_chunks(
 
 
 def pack_numbers(numbers: list[int]) -> PackedNumbers:
-    """Return natural numbers with the smallest item size that fits all."""
+    """Return natural numbers, those below 256 in a byte each."""
     try:
         return bytes(numbers)
     except ValueError:
-        pass
-    for code in "HI":
-        try:
-            return code, array(code, numbers).tobytes()
-        except OverflowError:
-            pass
-    return "Q", array("Q", numbers).tobytes()
+        return (array("Q", numbers).tobytes(),)
 
 
 def unpack_numbers(packed: PackedNumbers) -> Sequence[int]:
     """Return the numbers."""
     if isinstance(packed, bytes):
         return packed
-    numbers = array(packed[0])
-    numbers.frombytes(packed[1])
+    numbers = array("Q")
+    numbers.frombytes(packed[0])
     return numbers
