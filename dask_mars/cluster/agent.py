@@ -11,9 +11,7 @@ import contextlib
 import dataclasses
 import logging
 import operator
-import shutil
 import signal
-import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +36,7 @@ from dask_mars.errors import Cancelled
 from dask_mars.locking import Lock
 from dask_mars.protocol import tracebacks
 from dask_mars.protocol.context import with_variables
+from dask_mars.store.spill_files import free_bytes
 from dask_mars.version import __version__
 
 if TYPE_CHECKING:
@@ -137,7 +136,7 @@ class MarsWorker(Worker):  # type: ignore[misc]
         self.periodic_callbacks["dask-mars-room"] = PeriodicCallback(self._make_room, _RELEASE_MS)
 
     @property
-    def spill_directory(self) -> Path | None:
+    def spill_directory(self) -> Path:
         """The directory for results beyond the store."""
         return self._settings.spill_directory
 
@@ -372,14 +371,6 @@ def _durations_of(engine: Engine, graph_id: int) -> Sequence[float]:
     return () if run is None else run.measurements.durations_s
 
 
-def _free_bytes(directory: Path | None) -> int:
-    """Return the free bytes on the disk of a directory, which need not exist yet."""
-    place = Path(tempfile.gettempdir()) if directory is None else directory.absolute()
-    while not place.exists():
-        place = place.parent
-    return shutil.disk_usage(place).free
-
-
 def _drop_tracebacks(error: BaseException | None) -> None:
     """Remove the tracebacks of an exception that Dask has seen.
 
@@ -445,7 +436,7 @@ class _AgentPlugin(WorkerPlugin):  # type: ignore[misc]
         self._agent = worker
         # Dask's scheduler refuses tasks with larger inputs. It counts whole results, although subtasks read parts,
         # and spilled ones.
-        worker.memory_manager.memory_limit += _free_bytes(worker.spill_directory)
+        worker.memory_manager.memory_limit += max(free_bytes(str(worker.spill_directory)), 0)
 
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
         """Handle a change of a task's state."""

@@ -257,7 +257,7 @@ class SpillDirectory(SpillFiles):
                 if error.errno != errno.ENOTEMPTY:
                     raise SpillDiskFailed(*_facts(str(self.path), 0, error)) from error
         if self.path.exists():
-            raise SpillDiskFailed(str(self.path), 0, _free_bytes(str(self.path)), "files are still made in it")
+            raise SpillDiskFailed(str(self.path), 0, free_bytes(str(self.path)), "files are still made in it")
 
 
 # -- memory ---------------------------------------------------------------------------------------------------
@@ -349,14 +349,15 @@ def _check_file(descriptor: int, file: SpilledFile) -> None:
 
 
 def _lost(file: SpilledFile, reason: str) -> SpilledValueLost:
-    return SpilledValueLost(file.path, sum(file.parts), _free_bytes(file.path), reason)
+    return SpilledValueLost(file.path, sum(file.parts), free_bytes(file.path), reason)
 
 
 def _facts(path: str, requested_bytes: int, error: OSError) -> tuple[str, int, int, str]:
-    return path, requested_bytes, _free_bytes(path), error.strerror or str(error)
+    return path, requested_bytes, free_bytes(path), error.strerror or str(error)
 
 
-def _free_bytes(path: str) -> int:
+def free_bytes(path: str) -> int:
+    """Return the free bytes on the disk of a path; -1 if that is unknown."""
     # The file, or the directories around it, may be gone.
     for candidate in (Path(path), *Path(path).parents):
         with contextlib.suppress(OSError):
