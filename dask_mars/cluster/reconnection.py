@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import CancelledError
+from concurrent import futures
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -138,7 +138,7 @@ class SchedulerConnection:
                 time.sleep(_LOOK_S)
         # A client that has given up has no scheduler, and its methods fail with these errors.
         of_closed = self.client.status == "closed" and isinstance(error, (AttributeError, ClosedClientError))
-        return (of_closed or isinstance(error, (OSError, CancelledError))) and self._is_broken()
+        return (of_closed or isinstance(error, (OSError, futures.CancelledError))) and self._is_broken()
 
     def _is_broken(self) -> bool:
         client, comm = self.client, self._comm
@@ -245,37 +245,30 @@ class _Successor(Client):  # type: ignore[misc]
             raise
 
 
-class _Attempt:
-    """An attempt to connect, in a thread: a server that is not a scheduler may block Dask forever."""
+def _attempt(connect: Callable[[], Client]) -> futures.Future[Client]:
+    """Connect in a thread: a server that is not a scheduler may block Dask forever."""
+    attempt: futures.Future[Client] = futures.Future()
 
-    def __init__(self, connect: Callable[[], Client]) -> None:
-        self.done = threading.Event()
-        self.client: Client | None = None
-        self.error: Exception | None = None
-        self._is_abandoned = False
-        self._lock = Lock()
-        threading.Thread(target=self._run, args=(connect,), name="dask-mars-connect", daemon=True).start()
-
-    def _run(self, connect: Callable[[], Client]) -> None:
+    def run() -> None:
         try:
             client = connect()
         except Exception as error:
-            self.error = error
+            if attempt.set_running_or_notify_cancel():
+                attempt.set_exception(error)
         else:
-            with self._lock:
-                if not self._is_abandoned:
-                    self.client = client
-            if self.client is None:
+            if attempt.set_running_or_notify_cancel():
+                attempt.set_result(client)
+            else:
                 client.close()
-        self.done.set()
 
-    def abandon(self) -> None:
-        """Close the client, now or once it is connected."""
-        with self._lock:
-            self._is_abandoned = True
-            client, self.client = self.client, None
-        if client is not None:
-            client.close()
+    threading.Thread(target=run, name="dask-mars-connect", daemon=True).start()
+    return attempt
+
+
+def _abandon(attempt: futures.Future[Client]) -> None:
+    """Close the client of an attempt, now or once it is connected."""
+    if not attempt.cancel() and attempt.exception() is None:
+        attempt.result().close()
 
 
 class Reconnection:
@@ -291,8 +284,8 @@ class Reconnection:
         self._began_s = time.monotonic()
         self._where = f"in {connection.file}" if connection.file else f"at {connection.address}"
         self._is_back = False
-        self._refusal: Exception | None = None
-        self._attempt: _Attempt | None = None
+        self._refusal: BaseException | None = None
+        self._attempt: futures.Future[Client] | None = None
 
     def wait(self, record: Record) -> tuple[Client, list[AgentInfo]]:
         """Wait for a scheduler with agents."""
@@ -307,7 +300,7 @@ class Reconnection:
             return self._wait(record, waiting)
         finally:
             if self._attempt is not None:
-                self._attempt.abandon()
+                _abandon(self._attempt)
 
     def _wait(self, record: Record, waiting: _Waiting) -> tuple[Client, list[AgentInfo]]:
         first_s = None
@@ -373,17 +366,18 @@ class Reconnection:
             left_s = self._began_s + self._timeout_s - time.monotonic()
             # An attempt must not outlast the wait.
             connect_s = max(min(left_s, _CONNECT_S), _LOOK_S)
-            self._attempt = _Attempt(
+            self._attempt = _attempt(
                 partial(_Successor, address, security=security, set_as_default=is_current, timeout=connect_s)
             )
-        if not self._attempt.done.wait(_LOOK_S):
+        futures.wait([self._attempt], _LOOK_S)
+        if not self._attempt.done():
             return None
         attempt, self._attempt = self._attempt, None
-        successor, error = attempt.client, attempt.error
-        if successor is None:
+        if (error := attempt.exception()) is not None:
             # Another error than OSError: a scheduler refuses this client, for its version perhaps.
             self._refusal = None if isinstance(error, OSError) else error
             return None
+        successor = attempt.result()
         successor.scheduler_file = self._connection.file
         with _lock:
             # Another waiting computation may have connected a successor just before: all use the same one.
