@@ -15,6 +15,7 @@ from pathlib import Path
 
 from distributed import Client
 
+from dask_mars.checkpointing.block import CheckpointSettings
 from dask_mars.checkpointing.costs import Budget, costs_of
 from dask_mars.checkpointing.directory import ComputationDirectory, failed
 from dask_mars.checkpointing.facts import facts_of
@@ -30,14 +31,9 @@ from dask_mars.scheduler.events import CLIENT
 class SaveOrder:
     """An agent's instructions for saving the chunks of a subtask, with their ids in the subtask."""
 
-    root: str
+    #: Those of the client; the limit is that of this host.
+    settings: CheckpointSettings
     identity: str
-    share: float
-    #: Maximum bytes that this host may write for the computation; None for no limit.
-    limit_bytes: int | None
-    #: Bytes that must stay free on the disk.
-    spare_bytes: int
-    trusts_targets: bool
     exempt: frozenset[int]
     unrepeatable: frozenset[int]
 
@@ -46,7 +42,7 @@ class ClusterSaving:
     """Decides which chunks of subtasks to save."""
 
     def __init__(self, session: Session, hosts: int) -> None:
-        settings = self._settings = session.settings
+        settings = session.settings
         try:
             # Agents do not know the sources, whose changes invalidate a checkpoint.
             session.note()
@@ -56,7 +52,8 @@ class ClusterSaving:
         left = None
         if settings.limit_bytes is not None:
             left = max(settings.limit_bytes - used_bytes(settings.directory), 0) // hosts
-        self._limit_bytes = left
+        # The block stays with the client.
+        self._settings = settings._replace(limit_bytes=left, block=None)
         #: Id of each chunk in the session's graph, -1 for chunks that are not in it.
         self._fact_ids: list[int] = []
         #: Chunks that run in the user's process or depend on such chunks.
@@ -79,7 +76,7 @@ class ClusterSaving:
 
     def order(self, members: Sequence[int]) -> SaveOrder:
         """Return the instructions for the agent of a subtask."""
-        settings, facts, fact_ids = self._settings, self._session.facts, self._fact_ids
+        facts, fact_ids = self._session.facts, self._fact_ids
         exempt, unrepeatable = set(), set()
         for place, chunk in enumerate(members):
             fact_id = fact_ids[chunk]
@@ -87,35 +84,27 @@ class ClusterSaving:
                 exempt.add(place)
             if fact_id in facts.unrepeatable:
                 unrepeatable.add(place)
-        return SaveOrder(
-            root=str(settings.directory),
-            identity=self._session.identity,
-            share=settings.share,
-            limit_bytes=self._limit_bytes,
-            spare_bytes=settings.spare_bytes,
-            trusts_targets=settings.trusts_targets,
-            exempt=frozenset(exempt),
-            unrepeatable=frozenset(unrepeatable),
-        )
+        return SaveOrder(self._settings, self._session.identity, frozenset(exempt), frozenset(unrepeatable))
 
 
 def saver_for(order: SaveOrder, graph: ChunkGraph) -> ChunkSaver | None:
     """Return a saver for a subtask in an agent, None if the directory does not exist here."""
-    directory = ComputationDirectory(Path(order.root), order.identity)
+    settings = order.settings
+    directory = ComputationDirectory(settings.directory, order.identity)
     # The client has created it.
     if not directory.path.is_dir():
         return None
-    facts = facts_of(graph, trusts_targets=order.trusts_targets)
+    facts = facts_of(graph, trusts_targets=settings.trusts_targets)
     for chunk in order.exempt:
         facts.exempt[chunk] = 1
     facts = facts._replace(forced=facts.forced | order.unrepeatable, unrepeatable=order.unrepeatable)
-    budget = _budget(order.root, order.identity, order.limit_bytes, order.spare_bytes)
-    return ChunkSaver(graph, facts, directory, order.share, budget, costs_of(Path(order.root)))
+    budget = _budget(settings, order.identity)
+    return ChunkSaver(graph, facts, directory, settings.share, budget, costs_of(settings.directory))
 
 
 @lru_cache(16)
-def _budget(root: str, identity: str, limit_bytes: int | None, spare_bytes: int) -> Budget:
-    return Budget(limit_bytes, lambda: 0, Path(root) / identity, spare_bytes)
+def _budget(settings: CheckpointSettings, identity: str) -> Budget:
+    return Budget(settings.limit_bytes, lambda: 0, settings.directory / identity, settings.spare_bytes)
 
 
 def unshared_with(client: Client, hosts: Sequence[AgentInfo], directory: Path) -> list[str]:
