@@ -377,11 +377,8 @@ def _drop_tracebacks(error: BaseException | None) -> None:
     Frames refer back to the exception, and would keep the subtask's inputs in the store until a garbage
     collection, which an idle host may never have.
     """
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        tracebacks.forget(error)
-        error = error.__context__
+    for each in () if error is None else tracebacks.chain(error):
+        tracebacks.forget(each)
 
 
 def _is_for_engine(task: Any) -> bool:
