@@ -87,10 +87,8 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         self._placed_at: defaultdict[str, set[Any]] = defaultdict(set)
         #: Number of changes of the agents.
         self._changes = 0
-        #: By computation, the number of changes at the last division, and the divided subtasks.
+        #: By computation, the number of changes at its last division, and the divided subtasks.
         self._assigned: dict[str, tuple[int, dict[Any, str]]] = {}
-        #: Number of subtasks by computation.
-        self._counts: defaultdict[str, int] = defaultdict(int)
         #: Durations, by Dask's prefix of keys, that are guesses until a subtask has ended.
         self._guesses: dict[str, float] = {}
         for address in scheduler.workers:
@@ -132,7 +130,6 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
                 continue
             task = scheduler.tasks[key]
             plan = self._plans[key] = SubtaskAnnotation(*[facts[name] for name in SubtaskAnnotation._fields])
-            self._counts[plan.computation] += 1
             task.priority = plan.priority[0], task.priority[1], plan.priority[1]
             if not task.dependencies:
                 self._guess_duration(task, plan.chunks)
@@ -162,10 +159,8 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         if finish == "forgotten":
             del self._plans[key]
             self._drop(key)
-            self._counts[plan.computation] -= 1
-            if not self._counts[plan.computation]:
-                del self._counts[plan.computation]
-                self._assigned.pop(plan.computation, None)
+            if not self._plans:
+                self._assigned.clear()
         elif not plan.bound:
             task = self._scheduler.tasks[key]
             if finish == "processing":
@@ -307,6 +302,8 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         if changes != self._changes or not self._takes_work(assigned.get(key, "")):
             there = sorted(self._there())
             assigned = self._assign(computation, there) if there else {}
+            # Divisions before the last change are of no use.
+            self._assigned = {name: known for name, known in self._assigned.items() if known[0] == self._changes}
             self._assigned[computation] = self._changes, assigned
         return assigned
 

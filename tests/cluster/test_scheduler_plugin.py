@@ -140,7 +140,7 @@ async def test_what_an_agent_leaves_is_divided_by_the_assigner(client, scheduler
         future.release()
     await async_poll_for(lambda: not scheduler.tasks, timeout=10)
     plugin = scheduler.plugins[Placement.name]
-    assert not any([plugin._plans, plugin._counts, plugin._assigned, plugin._places, plugin._placed_at])
+    assert not any([plugin._plans, plugin._assigned, plugin._places, plugin._placed_at])
 
 
 @gen_cluster(
