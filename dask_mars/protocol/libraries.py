@@ -15,8 +15,9 @@ _MODULES = frozenset(
 )
 _PACKAGES = frozenset({"pyarrow", "scipy", "skimage", "sklearn"})
 _NOT_FOR_USERS = frozenset({"conftest", "testing", "tests"})
-#: Folders of installed packages: modules elsewhere are the user's own, which may change.
-_SITE_FOLDERS = ("/site-packages/", "/dist-packages/")
+#: Folders of installed packages: modules elsewhere are the user's own, which may change. Parsing paths would take
+#: 10 ms at the first computation.
+SITE_FOLDERS = ("/site-packages/", "/dist-packages/")
 #: Environment in which these libraries start no threads at import: Arrow's allocator starts one otherwise.
 QUIET = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 
@@ -37,7 +38,7 @@ def name_in_pickles(name: str) -> bytes:
 def installed_at(name: str) -> str | None:
     """Return the file of an imported module, None unless it is among installed packages."""
     origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
-    is_installed = type(origin) is str and any(folder in origin for folder in _SITE_FOLDERS)
+    is_installed = type(origin) is str and any(folder in origin for folder in SITE_FOLDERS)
     return origin if is_installed else None
 
 

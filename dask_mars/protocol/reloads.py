@@ -16,14 +16,13 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from dask_mars import process_role
+from dask_mars.protocol.libraries import SITE_FOLDERS
 
 #: Number of reloads, and whether the last was by IPython's autoreload, which changes old functions as well.
 Reload = tuple[int, bool]
 
 _AUTORELOAD = "IPython.extensions.autoreload"
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
-#: Folders of installed packages. Parsing paths would take 10 ms at the first computation.
-_SITE_FOLDERS = ("/site-packages/", "/dist-packages/")
 #: Our own modules, which may be installed in place.
 _OURS = frozenset({"dask_mars", "_dask_mars_entry"})
 #: Spec of each module of the user's, which each reload replaces, and autoreload's time of its file.
@@ -101,7 +100,7 @@ def _is_users(name: str, origin: str | None) -> bool:
     """Return whether a module is a file of the user's."""
     if origin is None or not origin.endswith(".py") or origin.startswith(_STANDARD_LIBRARY):
         return False
-    return name.partition(".")[0] not in _OURS and not any(folder in origin for folder in _SITE_FOLDERS)
+    return name.partition(".")[0] not in _OURS and not any(folder in origin for folder in SITE_FOLDERS)
 
 
 def _autoreload_times() -> Mapping[str, float]:
