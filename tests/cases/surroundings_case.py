@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import csv
 import decimal
 import os
-import socket
 import sys
 import tempfile
 import threading
@@ -23,7 +21,6 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import xarray as xr
-from PIL import Image
 
 from tests.cases import variable_of_a_module
 from tests.cases.comparing import case, main
@@ -117,16 +114,6 @@ def settings_of_matplotlib() -> Any:
 
 
 @case
-def most_pixels() -> Any:
-    def most() -> Any:
-        return Image.MAX_IMAGE_PIXELS
-
-    with setting(most, lambda value: setattr(Image, "MAX_IMAGE_PIXELS", value), 7):
-        found = in_task(most)
-    return found, in_task(most)
-
-
-@case
 def decimals() -> Any:
     def third() -> str:
         return str(decimal.Decimal(1) / 3)
@@ -215,19 +202,6 @@ def mode_of_new_files() -> Any:
     finally:
         os.umask(before)
     return found, in_task(mode)
-
-
-@case
-def limits_of_python() -> Any:
-    def digits() -> int:
-        return len(str(10**5000))
-
-    with setting(sys.get_int_max_str_digits, sys.set_int_max_str_digits, 6000):
-        found = in_task(digits)
-    with setting(socket.getdefaulttimeout, socket.setdefaulttimeout, 7.5):
-        timeout_s = in_task(socket.getdefaulttimeout)
-    with setting(csv.field_size_limit, csv.field_size_limit, 99):
-        return found, timeout_s, in_task(csv.field_size_limit), in_task(socket.getdefaulttimeout)
 
 
 @case

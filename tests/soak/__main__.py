@@ -31,10 +31,9 @@ def _silent(line: str) -> None:
     metavar="SECONDS",
     help="What one computation may take before it counts as hanging.",
 )
-@click.option("--workers", type=click.IntRange(min=1), help="How many. Default: one to three, at random.")
 @click.option("--checkpoints", is_flag=True, help="Compute under checkpoints, and kill all processes at random.")
 @click.option("--verbose", "-v", is_flag=True, help="Print a line for each computation.")
-def main(minutes: float, seed: int, limit_s: float, workers: int | None, checkpoints: bool, verbose: bool) -> None:
+def main(minutes: float, seed: int, limit_s: float, checkpoints: bool, verbose: bool) -> None:
     """Compute random things under tiny limits while workers are killed, disks are full and users press Ctrl-C.
 
     Every result is compared with that of Dask's synchronous scheduler. Errors that are right answers to what went
@@ -55,7 +54,7 @@ def main(minutes: float, seed: int, limit_s: float, workers: int | None, checkpo
                 if checkpoints:
                     checkpoint_round(seed + tally.rounds, tally, limit_s)
                 else:
-                    soak_round(seed + tally.rounds, tally, limit_s, until_s, workers)
+                    soak_round(seed + tally.rounds, tally, limit_s, until_s)
                 check_growth(tally)
         except Failure as found:
             failure = found

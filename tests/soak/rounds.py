@@ -40,8 +40,6 @@ _dask: Any = dask
 _ITERATIONS = 8
 #: In how many of them memory is plenty, and how much there is then.
 _PLENTY_SHARE, _PLENTY_BYTES = 0.4, 3072 * MIB
-#: MiB that each worker above three counts before it has computed anything, pages of its template included.
-_MORE_MIB = 100
 #: By how much this process's own memory may have grown since the end of the first rounds. In those it grows by
 #: what is imported and by what Dask keeps: by 110 MiB with Dask's synchronous scheduler alone.
 _GROWTH_BYTES = 128 * MIB
@@ -110,13 +108,13 @@ class Troubles:
         return isinstance(error, RequestTooLarge | StoreFull | QuotaExceeded | WorkerOverLimit)
 
 
-def _planned(rng: Generator, workers: int | None) -> tuple[Plan, Troubles, int]:
+def _planned(rng: Generator) -> tuple[Plan, Troubles, int]:
     """Draw an engine, what may go wrong, and how large arrays may be."""
     troubles = Troubles(
         disk=str(rng.choice(["ok", "full", "none"], p=[0.6, 0.25, 0.15])), kills=bool(rng.random() < 0.5)
     )
     # Three workers, this process and libraries take some 230 MiB before they have computed anything.
-    limit = (int(rng.integers(256, 400)) + _MORE_MIB * max((workers or 0) - 3, 0)) * MIB
+    limit = int(rng.integers(256, 400)) * MIB
     settings = {
         "store-limit": int(limit * rng.uniform(0.05, 0.6)),
         "cancel-grace": str(rng.choice(["20 ms", "200 ms"])),
@@ -128,7 +126,7 @@ def _planned(rng: Generator, workers: int | None) -> tuple[Plan, Troubles, int]:
         # Where memory is plenty threads compute first.
         memory_limit=_PLENTY_BYTES if rng.random() < _PLENTY_SHARE else limit,
         kills=troubles.kills,
-        workers=workers or int(rng.integers(1, 4)),
+        workers=int(rng.integers(1, 4)),
         settings={f"dask-mars.{name}": value for name, value in settings.items()},
         constants={
             "arena_threshold_bytes": [None, 1 << 10, 1 << 14, 1 << 20][int(rng.integers(4))],
@@ -146,10 +144,10 @@ def _planned(rng: Generator, workers: int | None) -> tuple[Plan, Troubles, int]:
     return plan, troubles, limit
 
 
-def soak_round(seed: int, tally: Tally, limit_s: float, until_s: float, workers: int | None = None) -> None:
-    """Run one round, with one to three workers if their number is not given."""
+def soak_round(seed: int, tally: Tally, limit_s: float, until_s: float) -> None:
+    """Run one round, with one to three workers."""
     rng = np.random.default_rng(seed)
-    plan, troubles, most_bytes = _planned(rng, workers)
+    plan, troubles, most_bytes = _planned(rng)
     what = f"seed {seed}, {plan}"
     tally.log(what)
     try:
