@@ -100,6 +100,9 @@ def test_memory_is_that_of_agents_and_no_disks(client: Client, cluster: Any):
     memory = dask_mars.runtime().memory()
     assert memory.limit_bytes == sum(agent.engine.settings.memory_limit for agent in agents)
     assert memory.in_use_bytes > 0
+    assert memory.store_limit_bytes > 0
+    # Heartbeats may be older than the end of the last computation.
+    assert eventually(lambda: dask_mars.runtime().memory().store_bytes == 0, PATIENCE_S)
 
 
 def test_after_its_client_is_closed(cluster: Any):

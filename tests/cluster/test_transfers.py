@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator, MutableMapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,21 @@ def test_who_waits_can_be_cancelled(host):
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
+
+    asyncio.run(come())
+
+
+def test_an_answer_after_the_wait_was_cancelled_is_no_error():
+    answers: list[Any] = []
+    engine: Any = SimpleNamespace(
+        reserve=lambda name, size_bytes, answer: answers.append(answer), release_reservation=lambda _: None
+    )
+
+    async def come() -> None:
+        waiting = await waiting_put(arrivals_of(engine))
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        answers[0](None)
 
     asyncio.run(come())
 
