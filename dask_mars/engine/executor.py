@@ -138,12 +138,6 @@ class Executor:
         for id in instruction.objects:
             self._objects.forget_persisted(id)
 
-    def _read_ahead(self, instruction: events.ReadAhead) -> None:
-        for id in instruction.objects:
-            ref = self._objects.file_of(id)
-            if ref is not None:
-                self._spill_writer.read_ahead(ref)
-
     def _refuse_reservation(self, instruction: events.RefuseReservation) -> None:
         reservation_id = instruction.reservation
         key = repr(self._registry.reservations[reservation_id].key)
@@ -207,7 +201,6 @@ class Executor:
         events.RenewWorkers: lambda self, instruction: self._memory.renew_workers(instruction.is_strict),
         events.GrantReservation: lambda self, instruction: self._answer(instruction.reservation, None),
         events.RefuseReservation: _refuse_reservation,
-        events.ReadAhead: _read_ahead,
         events.Refuse: _refuse,
         events.FinishGraph: _finish_graph,
         events.FailGraph: _fail_graph,

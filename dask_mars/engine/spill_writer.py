@@ -1,4 +1,4 @@
-"""Writes chunks to disk and reads ahead in threads of its own, as the engine's thread must not wait for disks."""
+"""Writes chunks to disk in a thread of its own, as the engine's thread must not wait for disks."""
 
 from __future__ import annotations
 
@@ -38,8 +38,6 @@ class SpillWriter:
         self._pool: ThreadPoolExecutor | None = None
         #: Size of all files so far, including removed ones.
         self.spilled_bytes = 0
-        #: A thread of its own, so that reading does not wait for writes.
-        self._reading_pool: ThreadPoolExecutor | None = None
 
     def clear_abandoned(self) -> None:
         """Remove the files of processes that were killed."""
@@ -79,13 +77,6 @@ class SpillWriter:
         """Count a file that was written."""
         self.spilled_bytes += spilled_file(ref).size_bytes
 
-    def read_ahead(self, ref: ObjectRef) -> None:
-        """Ask the system to read a value's file into its cache in advance."""
-        if self._reading_pool is None:
-            self._reading_pool = ThreadPoolExecutor(1, thread_name_prefix="dask-mars-read")
-        if self._directory is not None:
-            self._reading_pool.submit(self._directory.read_ahead, spilled_file(ref))
-
     def remove(self, ref: ObjectRef) -> None:
         """Remove a value's file."""
         if self._directory is not None:
@@ -95,9 +86,8 @@ class SpillWriter:
 
     def close(self) -> None:
         """Remove all files, once the present write has ended."""
-        for pool in (self._pool, self._reading_pool):
-            if pool is not None:
-                pool.shutdown(wait=True, cancel_futures=True)
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
         if self._directory is not None:
             with contextlib.suppress(SpillError):
                 self._directory.close()

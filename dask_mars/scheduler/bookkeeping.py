@@ -10,7 +10,7 @@ from dask_mars.errors import StateError
 from dask_mars.graph.ids import SubtaskIds
 from dask_mars.scheduler.estimates import Estimates, moved_mean
 from dask_mars.scheduler.events import GraphPlan
-from dask_mars.scheduler.objects import ObjectId, StoredObject
+from dask_mars.scheduler.objects import StoredObject
 from dask_mars.scheduler.policies import GraphView, MarsPolicy, Policy
 from dask_mars.scheduler.queues import Queues
 from dask_mars.scheduler.states import ENDED, LEGAL, State
@@ -120,22 +120,6 @@ class Graph:
                 ):
                     objects[source].restoring_worker = worker
                     found.append(source)
-        return found
-
-    def read_ahead(self, count: int) -> list[ObjectId]:
-        """Return the objects on disk that the next `count` READY chunks need, each object once."""
-        on_disk = self.on_disk
-        if not on_disk:
-            return []
-        found = []
-        for key in self.queues.next_keys(count):
-            for source in self.plan.inputs[self.queues.chunk_of(key)]:
-                if source not in on_disk:
-                    continue
-                stored = self.objects[source]
-                if not (stored.is_read_ahead or stored.is_copy):
-                    stored.is_read_ahead = True
-                    found.append(stored.id)
         return found
 
     def required_bytes(self, chunk: int) -> int:

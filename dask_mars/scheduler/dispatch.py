@@ -15,7 +15,6 @@ from dask_mars.scheduler.events import (
     CLIENT,
     Instruction,
     Offer,
-    ReadAhead,
     RecallQueued,
     Refuse,
     Resources,
@@ -61,10 +60,6 @@ class Dispatcher:
             self._dispatch_all()
         for worker in self._recalls.take_due():
             self._emit(RecallQueued(worker))
-        for graph in self._graphs.values():
-            most = self._parameters.read_ahead_limit
-            if graph.on_disk and (objects := graph.read_ahead(min(len(self.workforce.by_id), most))):
-                self._emit(ReadAhead(objects))
         refusal = None
         if admission.blocked is not None:
             admission.is_short = True

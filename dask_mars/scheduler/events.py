@@ -362,13 +362,6 @@ class ForgetObjects(Instruction):
 
 
 @light_dataclass
-class ReadAhead(Instruction):
-    """Have the system read objects from disk for the next chunks."""
-
-    objects: list[ObjectId]
-
-
-@light_dataclass
 class GrantQuota(Instruction):
     """Allow a worker's memory to grow by `growth_bytes` while it runs an operand."""
 

@@ -16,7 +16,7 @@ from dask_mars.scheduler.events import Event, GraphPlan, Instruction
 from dask_mars.scheduler.parameters import Parameters
 
 #: Version of the format: logs of other versions are refused.
-VERSION = 1
+VERSION = 2
 _KINDS = (Event, Instruction, GraphPlan, Parameters)
 _RECORDS: dict[str, Any] = {
     record.__name__: record

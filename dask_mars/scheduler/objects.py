@@ -44,7 +44,6 @@ class StoredObject:
         "is_map_output",
         "is_on_disk",
         "is_persisted",
-        "is_read_ahead",
         "is_spilling",
         "readers",
         "restoring_worker",
@@ -62,8 +61,6 @@ class StoredObject:
         #: Whether it is read from disk, or is a copy outside the store. An object in memory may have a file, too.
         self.is_on_disk = False
         self.is_spilling = False
-        #: Whether the system has been asked to read its file ahead.
-        self.is_read_ahead = False
         self.restoring_worker: int | None = None
         self.is_persisted = False
         #: The graphs that read it, each with the object's chunk there.
@@ -177,7 +174,7 @@ class Objects:
 
     def moved_to_memory(self, found: StoredObject) -> None:
         """Record that an object is in memory again."""
-        found.is_on_disk = found.is_read_ahead = False
+        found.is_on_disk = False
         found.restoring_worker = None
         for reader, chunk in found.readers:
             del reader.on_disk[chunk]

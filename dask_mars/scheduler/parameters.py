@@ -40,8 +40,6 @@ class Parameters:
     result_limit: int | None = None
     #: Growth of a worker's memory that needs no grant and is counted nowhere else; None without quotas.
     quota_slack_bytes: int | None = None
-    #: Maximum number of next chunks whose inputs are read ahead from disk.
-    read_ahead_limit: int = 4
     #: Maximum number of chunks without room that one search passes, and of dispatches in a row that pass any.
     look_ahead: int = 8
     pass_limit: int = 100

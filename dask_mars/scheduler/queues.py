@@ -6,7 +6,6 @@ A part of the state machine, and pure. The policy decides on keys, and on the wo
 from __future__ import annotations
 
 import heapq
-import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from dask_mars.scheduler.events import GraphPlan, Resources
@@ -109,11 +108,7 @@ class Queues:
 
     def all(self) -> list[list[int]]:
         """Return all queues of READY chunks."""
-        return [self.ready, self.client, *self._others()]
-
-    def _others(self) -> Iterable[list[int]]:
-        """Return the queues that are not open to every worker at all times."""
-        return itertools.chain(self.restricted.values(), (self.offered,), self.offers.values())
+        return [self.ready, self.client, self.offered, *self.restricted.values(), *self.offers.values()]
 
     @property
     def has_queued(self) -> bool:
@@ -127,14 +122,6 @@ class Queues:
     def queued_count(self) -> int:
         """Return the number of READY chunks for workers; it may count some that have been taken from offers."""
         return len(self.ready) + len(self.offered) + sum(map(len, self.restricted.values()))
-
-    def next_keys(self, count: int) -> list[int]:
-        """Return the keys of chunks that may be dispatched next, up to `count` of those open to all workers."""
-        # The smallest `count` keys of a heap are among these.
-        keys = heapq.nsmallest(count, self.ready[: 2**count - 1])
-        for queue in self._others():
-            keys += queue[:1]
-        return keys
 
     def queue_for(self, worker: int, is_idle: bool, are_free: Callable[[Resources], bool]) -> list[int]:
         """Return the queue that a worker should take its next chunk from."""

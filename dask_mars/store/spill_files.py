@@ -102,17 +102,6 @@ class SpillFiles:
         """Return the bytes of a file that was written `in_parts`."""
         return SpilledBytes(file)
 
-    def read_ahead(self, file: SpilledFile) -> None:
-        """Let the system start reading a file in advance, where it can."""
-        if not hasattr(os, "posix_fadvise"):
-            return
-        with contextlib.suppress(OSError):
-            descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
-            finally:
-                os.close(descriptor)
-
     def remove(self, file: SpilledFile) -> None:
         """Remove a file, if it exists."""
         try:

@@ -237,32 +237,6 @@ def test_what_leaves_again_is_not_written_again(small, loaded, written):
     assert len(set(written)) == len(written)
 
 
-# -- ahead of need ------------------------------------------------------------------------------------------------
-
-
-def test_files_are_read_ahead_of_what_needs_them(small, monkeypatch):
-    asked: list[str] = []
-    monkeypatch.setattr(SpillFiles, "read_ahead", lambda self, file: asked.append(file.path))
-    dsk, keys, expected = used_after_all_are_made(times=1)
-    assert list(small.get(dsk, keys)) == expected
-    assert len(asked) >= 4
-
-
-def test_reading_ahead_asks_the_system_for_the_whole_file(store, tmp_path, monkeypatch):
-    asked: list[tuple[int, ...]] = []
-    monkeypatch.setattr(os, "posix_fadvise", lambda *arguments: asked.append(arguments[1:]), raising=False)
-    monkeypatch.setattr(os, "POSIX_FADV_WILLNEED", 3, raising=False)
-    file = spilled_file(on_disk(store, np.arange(5000.0), tmp_path))
-    SpillFiles(tmp_path).read_ahead(file)
-    assert asked == [(0, 0, 3)]
-    # What is gone, or cannot be asked for, is found out by who reads it.
-    Path(file.path).unlink()
-    SpillFiles(tmp_path).read_ahead(file)
-    monkeypatch.delattr(os, "posix_fadvise")
-    SpillFiles(tmp_path).read_ahead(file)
-    assert len(asked) == 1
-
-
 # -- tasks that write into their inputs ---------------------------------------------------------------------------
 
 

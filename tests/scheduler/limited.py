@@ -24,7 +24,6 @@ from dask_mars.scheduler.events import (
     Interrupt,
     MemoryMeasured,
     ObjectSpilled,
-    ReadAhead,
     RecallQueued,
     Refuse,
     RenewWorkers,
@@ -70,7 +69,6 @@ class Host:
         self.copied: list[tuple[int, int]] = []
         self.done_in_client: list[int] = []
         self.ever_loaded: list[tuple[int, int]] = []
-        self.announced: list[tuple[int, int]] = []
         self.ever_spilled: list[tuple[int, int]] = []
         #: Chunks that only the user's process can run, and the time before which one is not to run again.
         self.for_client: dict[int, set[int]] = {}
@@ -169,9 +167,6 @@ class Host:
                 del self.stored[id]
                 self.on_disk.add(id)
                 self.ever_spilled.append(id)
-            case ReadAhead(objects):
-                assert self.on_disk >= set(objects)
-                self.announced += objects
             case GrantReservation(reservation_id):
                 self.granted.append(reservation_id)
             case FinishGraph():

@@ -121,8 +121,8 @@ def test_half_a_line_at_the_end_is_left_out():
     ("lines", "told"),
     [
         ([], "line 1 is no JSON"),
-        (["{}\n"], "no log of version 1"),
-        (["[1, 2]\n"], "no log of version 1"),
+        (["{}\n"], "no log of version 2"),
+        (["[1, 2]\n"], "no log of version 2"),
         ([first_line(Parameters()), "[1]\n"], "line 2 is no event"),
         ([first_line(Parameters()), '[1, {"type": "Nothing", "fields": []}, []]\n'], "line 2 is no event"),
         ([first_line(Parameters()), "nonsense\n"], "line 2 is no JSON"),

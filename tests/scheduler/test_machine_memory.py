@@ -354,14 +354,6 @@ def test_what_is_loaded_is_counted_once():
     assert host.peak_bytes <= 100
 
 
-def test_what_the_next_chunks_need_is_announced_once():
-    host = with_first_on_disk(3)
-    assert host.dispatched[0] == [(1, 3)]
-    assert host.announced == [(1, 0)]
-    host.post(events.TimePassed())
-    assert host.announced == [(1, 0)]
-
-
 def test_a_second_worker_reads_for_itself_what_the_first_is_to_load():
     host = with_first_on_disk(3)
     host.start(1)
