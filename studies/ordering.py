@@ -15,7 +15,7 @@ import dask.array
 from benchmarks import options
 from benchmarks.arrays import COLLECTIONS
 from benchmarks.report import markdown_table, plain_console
-from dask_mars.scheduler.analyzer import depths
+from dask_mars.scheduler.policies.mars import depths
 from studies.graphs import SizedGraph, Steps, dask_order, scaled_workload, sized_graph
 
 # Dask has few annotations. Saying so once keeps the type checker strict with all the rest.

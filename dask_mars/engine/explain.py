@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import NamedTuple
 
 from dask.utils import format_bytes
@@ -38,18 +37,13 @@ class RunningStep(NamedTuple):
     name: str
 
 
-_NO_STEPS: Mapping[int, RunningStep] = MappingProxyType({})
-_NO_LABELS: Mapping[int, str] = MappingProxyType({})
-_NO_RESERVATIONS: Mapping[int, Hashable] = MappingProxyType({})
-
-
 def explain(
     machine: Machine,
     runs: Mapping[int, GraphRun],
     labels: Mapping[int, str],
-    steps: Mapping[int, RunningStep] = _NO_STEPS,
-    reservations: Mapping[int, Hashable] = _NO_RESERVATIONS,
-    persisted: int = 0,
+    steps: Mapping[int, RunningStep],
+    reservations: Mapping[int, Hashable],
+    persisted: int,
 ) -> str:
     """Describe each graph's progress and what it waits for. Chunks have their ids in brackets."""
     memory = machine.memory
@@ -100,24 +94,23 @@ def explain_chunk(
     run: GraphRun,
     chunk: int,
     now_s: float,
-    steps: Mapping[int, RunningStep] = _NO_STEPS,
-    labels: Mapping[int, str] = _NO_LABELS,
+    steps: Mapping[int, RunningStep],
+    labels: Mapping[int, str],
 ) -> str:
     """Explain why a chunk is not being computed, and if it waits for another, why that one is not."""
     # Chunks have their ids in brackets.
-    return "\n".join(_reasons(machine, run, run.id, chunk, now_s, steps, labels))
+    return "\n".join(_reasons(machine, run, chunk, now_s, steps, labels))
 
 
 def _reasons(
     machine: Machine,
     run: GraphRun,
-    graph_id: int,
     chunk: int,
     now_s: float,
     steps: Mapping[int, RunningStep],
     labels: Mapping[int, str],
 ) -> Iterator[str]:
-    name = run.name_of(chunk)
+    name, graph_id = run.name_of(chunk), run.id
     state = machine.state_of(graph_id, chunk)
     if state in _ENDS:
         yield f"{name} {_ENDS[state]}"
@@ -134,7 +127,7 @@ def _reasons(
         yield f"{name} is dispatched to {where}{before}"
     elif missing:
         yield f"{name} waits for {len(missing)} of its {len(run.graph.inputs[chunk])} inputs"
-        yield from _reasons(machine, run, graph_id, missing[0], now_s, steps, labels)
+        yield from _reasons(machine, run, missing[0], now_s, steps, labels)
     else:
         yield f"{name} is ready and {_why_ready(machine, run, chunk, now_s, labels)}"
 

@@ -31,7 +31,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from dask_mars.limits import (
@@ -216,13 +215,11 @@ class MemoryWatch:
         client_pid: int,
         arenas: Collection[int],
         template_bytes: Callable[[], int] = int,
-        proc: Path = PROC,
     ) -> None:
         self._limit_bytes = limit_bytes
         self._num_workers = num_workers
         self._client_pid = client_pid
         self._arenas = arenas
-        self._proc = proc
         self._template_bytes = template_bytes
         self._margin_bytes = min(limit_bytes // _MARGIN, _MOST_MARGIN_BYTES)
         #: Memory of workers that are not up yet, in bytes.
@@ -246,8 +243,8 @@ class MemoryWatch:
 
     def add(self, worker_id: int, pid: int) -> None:
         """Register a worker that has started."""
-        note_start(pid, self._proc)
-        taken = estimate_memory([pid], proc=self._proc)
+        note_start(pid)
+        taken = estimate_memory([pid])
         self.workers[worker_id] = WorkerMemory(pid, taken, taken, begun_bytes=taken)
 
     def remove(self, worker_id: int) -> None:
@@ -265,7 +262,7 @@ class MemoryWatch:
             return
         by_pid = {worker.pid: worker for worker in self.workers.values()}
         for pid in [pid for pid in self._libraries if pid in by_pid][:_COPIES_AT_ONCE]:
-            by_pid[pid].add_before(note_copies(pid, self._proc))
+            by_pid[pid].add_before(note_copies(pid))
 
     def look(
         self,
@@ -277,15 +274,14 @@ class MemoryWatch:
         """Measure the memory of processes."""
         # Processor time: waiting for a processor must not lengthen the interval.
         began_s = time.thread_time()
-        proc = self._proc
         known = set()
         for worker_id, worker in self.workers.items():
-            private_bytes = estimate_memory([worker.pid], proc=proc)
+            private_bytes = estimate_memory([worker.pid])
             worker.update(private_bytes, running(worker_id), asked_bytes(worker_id))
             known.add(worker.pid)
         starting = [pid for pid in pids if pid not in known]
-        self._starting_bytes = estimate_memory(starting, proc=proc)
-        self.client_bytes = estimate_memory([self._client_pid], proc=proc)
+        self._starting_bytes = estimate_memory(starting)
+        self.client_bytes = estimate_memory([self._client_pid])
         if with_libraries:
             self._measure_libraries([self._client_pid, *known, *starting])
         own = sum([worker.private_bytes for worker in self.workers.values()])
@@ -317,7 +313,7 @@ class MemoryWatch:
         self._libraries = {pid: self._libraries[pid] for pid in before}
         for pid in [*new, *before[: max(_LIBRARIES_AT_ONCE - len(new), 0)]]:
             self._libraries.pop(pid, None)
-            self._libraries[pid] = library_bytes([pid], self._proc)
+            self._libraries[pid] = library_bytes([pid])
         self._library_bytes = max(self._libraries.values()) + self._template_bytes()
 
     def limits(self, store_bytes: int, waiting_bytes: int, reserved_bytes: Callable[[int], int]) -> Limits:

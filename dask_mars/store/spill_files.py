@@ -31,7 +31,7 @@ from dask_mars.store.codec import (
     compression_blocks,
     worthwhile,
 )
-from dask_mars.store.spill_ownership import claim_directory, clear_abandoned
+from dask_mars.store.spill_ownership import claim_directory
 
 #: Bytes of one system call: small enough to stay in the processor's cache between checksum and write, and far
 #: below the limits of systems (2 GiB, and less on macOS).
@@ -211,12 +211,9 @@ class SpilledBytes:
 class SpillDirectory(SpillFiles):
     """A new private directory of spilled values, removed on close."""
 
-    # If this process is killed first, the next directory under the same root removes it. Other processes use it by
-    # `SpillFiles`.
+    # If this process is killed first, the next engine removes it. Other processes use it by `SpillFiles`.
 
     def __init__(self, root: str | Path, codec: Codec | None = None) -> None:
-        #: Removed directories of dead owners.
-        self.cleared = clear_abandoned(Path(root))
         try:
             path = claim_directory(Path(root))
         except OSError as error:

@@ -38,7 +38,7 @@ from dask_mars.runtimes import _Default
 from tests.background import in_background
 from tests.conftest import eventually, shared_runtime
 from tests.constants import constants
-from tests.tasks import large_array, pid_of, wait_for
+from tests.tasks import large_array, wait_for
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -211,13 +211,6 @@ def test_workers_end_as_processes_do(tmp_path: Path) -> None:
     with Runtime(num_workers=1) as runtime:
         dask.delayed(register)().compute(scheduler=runtime.get)
     assert (tmp_path / "ended").exists()
-
-
-def test_two_runtimes_at_the_same_time(runtime: Runtime, single: Runtime) -> None:
-    array = da.arange(100_000, chunks=10_000)
-    assert (array + 1).sum().compute(scheduler=single.get) == (array + 1).sum().compute(scheduler=runtime.get)
-    assert dask.delayed(pid_of)().compute(scheduler=single.get) in single.engine().worker_pids()
-    assert dask.delayed(pid_of)().compute(scheduler=runtime.get) in runtime.engine().worker_pids()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

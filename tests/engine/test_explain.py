@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from functools import partial
 from pathlib import Path
 
 import dask
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 
 from dask_mars import Runtime
-from dask_mars.engine.explain import RunningStep, explain, explain_chunk
+from dask_mars.engine import explain as explanations
+from dask_mars.engine.explain import RunningStep
 from dask_mars.engine.graph_run import GraphRun
 from dask_mars.errors import Cancelled, EngineStopped, Stalled
 from dask_mars.graph.chunks import ChunkGraph, Declared
@@ -23,6 +25,8 @@ from tests.machines import CheckedMachine
 from tests.tasks import wait_for
 
 NAMES = ["a", "b", "c", "d", "e", "f"]
+explain = partial(explanations.explain, steps={}, reservations={}, persisted=0)
+explain_chunk = partial(explanations.explain_chunk, steps={}, labels={})
 
 
 def graph_of(*inputs: tuple[int, ...]) -> ChunkGraph:
@@ -84,7 +88,7 @@ def test_steps_are_told():
     checked.submit(())
     run = GraphRun(1, graph_of(()), None, 0)
     steps = {0: RunningStep(1, 0, "load")}
-    told = explain_chunk(checked.machine, run, run.graph.ids["a"], checked.now_s, steps)
+    told = explain_chunk(checked.machine, run, run.graph.ids["a"], checked.now_s, steps=steps)
     assert told == f"{A} is dispatched to worker 0, which loads the inputs of it"
     everything = explain(checked.machine, {1: run}, {0: LABELS[0]}, steps=steps)
     assert f"worker 0 (process 77) has {A}, and loads the inputs of {A}" in everything.splitlines()

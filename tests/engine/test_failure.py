@@ -31,7 +31,6 @@ from dask.callbacks import Callback
 from dask.utils import SerializableLock
 
 from dask_mars import Runtime
-from dask_mars.diagnostics import decode_subtask_id
 from dask_mars.engine.receiver import ProtocolError
 from dask_mars.errors import (
     QuotaExceeded,
@@ -44,7 +43,6 @@ from dask_mars.protocol import channel
 from dask_mars.protocol.messages import Failed, Finished, Restored, Returned, Unretained, as_plain
 from tests.background import in_background
 from tests.conftest import eventually, limit_with_room, shared_runtime
-from tests.constants import constants
 from tests.tasks import die_first, fail_first, large_array, note, noted, notes, pid_of, wait_for
 
 # Under a limit that hangs on what this process takes already, the largest takes 20 s on a busy machine.
@@ -82,14 +80,6 @@ def test_notes_name_the_task_and_its_layer(get: Get) -> None:
         array.sum().compute(scheduler=get, optimize_graph=False)
     notes = "\n".join(caught.value.__notes__)
     assert re.search(r"task \('exploding', [01]\) \[[0-9a-f]{24}\] of layer 'exploding'", notes)
-
-
-def test_ids_in_notes_say_how_deep_the_task_is(get: Get) -> None:
-    with pytest.raises(ZeroDivisionError) as caught:
-        get({"a": (abs, -1), "b": (abs, "a"), "c": (divmod, "b", 0)}, ["a", "b", "c"])
-    (found,) = re.findall(r"task 'c' \[([0-9a-f]{24})\] of layer 'c'", "\n".join(caught.value.__notes__))
-    said = decode_subtask_id(bytes.fromhex(found))
-    assert (said.stage, said.number) == (2, 2)
 
 
 def test_log_names_what_a_worker_ran_by_its_id(
@@ -205,32 +195,6 @@ def test_a_killed_worker_is_replaced_and_nothing_computed_is_lost(tmp_path: Path
     assert len(before & after) == 1
     dead = (before - after).pop()
     assert not psutil.pid_exists(dead)
-
-
-@pytest.mark.slow
-def test_chunks_of_a_dead_worker_are_not_overwritten(tmp_path: Path) -> None:
-    with Runtime(num_workers=1) as runtime:
-        kept = dask.delayed(large_array)(1, 7.0)
-        deadly = dask.delayed(lambda value: die_first(tmp_path / "deaths", 1, value[0]))(kept)
-        more = [dask.delayed(lambda _, n: large_array(1, n))(deadly, number) for number in range(6)]
-        count = dask.delayed(lambda *values: len({float(value[-1]) for value in values}))(*more)
-        last = dask.delayed(lambda kept, count: (float(kept.min()), float(kept.max()), count))(kept, count)
-        assert last.compute(scheduler=runtime.get) == (7.0, 7.0, 6)
-        assert eventually(lambda: not runtime.engine()._blocks.counts)
-
-
-@pytest.mark.slow
-def test_the_allowed_number_of_deaths(tmp_path: Path) -> None:
-    def crash() -> None:
-        note(tmp_path / "deaths")
-        os._exit(7)
-
-    with constants(allowed_worker_losses=0), Runtime(num_workers=1) as runtime:
-        with pytest.raises(WorkerDied) as caught:
-            dask.delayed(crash)().compute(scheduler=runtime.get)
-        assert caught.value.exit_code == 7
-        assert caught.value.attempts == len(notes(tmp_path / "deaths")) == 1
-        assert delayed_sum(runtime.get) == 3
 
 
 def test_other_computations_go_on_when_a_worker_dies(tmp_path: Path, runtime: Runtime) -> None:
@@ -750,17 +714,6 @@ def test_store_in_one_chain_of_fused_tasks(size: int, optimize_graph: bool, get:
     assert (target == 3).all()
 
 
-def test_to_hdf5_and_back(tmp_path: Path, get: Get) -> None:
-    h5py = pytest.importorskip("h5py")
-    array = da.arange(40_000, chunks=7000, dtype="f8")
-    with dask.config.set(scheduler=get):
-        da.to_hdf5(tmp_path / "x.h5", "/x", array)
-        with h5py.File(tmp_path / "x.h5") as file:
-            back = da.from_array(file["x"], chunks=9000)
-            np.testing.assert_array_equal(back.compute(), np.arange(40_000.0))
-            assert back.sum().compute() == array.sum().compute()
-
-
 def read_part(path: Path, start: int) -> np.ndarray:
     with pytest.importorskip("h5py").File(path, "r") as file:
         return file["x"][start : start + 1000]
@@ -846,9 +799,3 @@ def test_a_file_mapped_to_memory_that_is_larger_than_the_store(tmp_path: Path, s
     # Not by from_array, which reads the whole file into the user's memory.
     total = dask.delayed(np.sum)(mapped[1000:].reshape(-1, 8)[:, ::-2])
     assert total.compute(scheduler=small.get) == mapped[1000:].reshape(-1, 8)[:, ::-2].sum()
-
-
-def test_results_larger_than_any_memory(get: Get) -> None:
-    with pytest.raises(MemoryError):
-        dask.delayed(np.ones)(1 << 50).compute(scheduler=get)
-    assert delayed_sum(get) == 3

@@ -103,19 +103,6 @@ VALUES: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", VALUES)
-def test_a_value_is_put_back_as_it_was(name, store, tmp_path):
-    expected = VALUES[name]()
-    location = store.restore(on_disk(store, expected, tmp_path))
-    assert location[0] != SPILLED
-    value = store.load(location)
-    assert repr(value) == repr(expected)
-    np.testing.assert_equal(value, expected)
-    if name in ("array", "transposed"):
-        assert not value.flags.writeable
-        assert value.strides == expected.strides
-
-
 def test_what_does_not_fit_leaves_nothing_in_the_store(store, tmp_path):
     spilled = on_disk(store, {"x": np.arange(5000), "y": np.zeros(MIB)}, tmp_path)
     taken = store.seal(np.ones(MIB + MIB // 2))

@@ -130,9 +130,9 @@ def test_libraries_of_many_processes_are_measured_in_turns(monkeypatch):
     sizes, measured = {pid: 10 * pid for pid in range(20)}, []
     monkeypatch.setattr(
         "dask_mars.engine.memory.library_bytes",
-        lambda pids, proc: measured.extend(pids) or max(sizes[pid] for pid in pids),
+        lambda pids: measured.extend(pids) or max(sizes[pid] for pid in pids),
     )
-    monkeypatch.setattr("dask_mars.engine.memory.estimate_memory", lambda pids, proc: 0)
+    monkeypatch.setattr("dask_mars.engine.memory.estimate_memory", lambda pids: 0)
     watch = MemoryWatch(1 << 40, 20, 0, [])
     # New ones at once, since they may be larger.
     watch.look(range(1, 20), lambda number: None)
@@ -237,9 +237,7 @@ def test_what_was_asked_for_is_not_learned_as_what_was_not():
 
 def test_what_is_kept_of_one_chunk_is_not_what_the_next_has_asked_for(monkeypatch):
     taken = {1: 50 * MIB, os.getpid(): 0}
-    monkeypatch.setattr(
-        "dask_mars.engine.memory.estimate_memory", lambda pids, proc: sum(taken[pid] for pid in pids)
-    )
+    monkeypatch.setattr("dask_mars.engine.memory.estimate_memory", lambda pids: sum(taken[pid] for pid in pids))
     watch = MemoryWatch(1 << 40, 1, os.getpid(), [])
     watch.add(0, 1)
 

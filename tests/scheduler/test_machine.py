@@ -32,13 +32,6 @@ CHAIN = ((), (0,), (1,))
 # -- from submission to results -------------------------------------------------------------------------------
 
 
-def test_nothing_runs_before_a_worker_has_started():
-    machine = CheckedMachine(workers=0)
-    assert machine.submit(*CHAIN) == []
-    assert machine.states() == ["READY", "UNSCHEDULED", "UNSCHEDULED"]
-    assert machine.post(WorkerStarted(0)) == [Run(0, 1, [0])]
-
-
 def test_chain_runs_one_after_the_other_and_frees_behind_itself():
     machine = CheckedMachine()
     assert machine.submit(*CHAIN) == [Run(0, 1, [0])]
@@ -265,14 +258,6 @@ def test_higher_priority_runs_before_lower_ids():
     assert run == [Run(CLIENT, 1, [2, 0, 1])]
 
 
-def test_worker_limit_leaves_further_workers_alone():
-    machine = CheckedMachine(workers=4)
-    # Of an unknown operand idle workers get one each.
-    assert machine.submit(*[()] * 4, worker_limit=2) == [Run(0, 1, [0]), Run(1, 1, [1])]
-    assert machine.machine.dispatched_to(0) == [(1, 0)]
-    assert machine.submit((), graph=2) == [Run(2, 2, [0])]
-
-
 def test_fast_operand_travels_many_in_a_message():
     machine = CheckedMachine(window_s=0.005)
     machine.submit(*[()] * 101)
@@ -376,20 +361,6 @@ def test_two_graphs_alternate():
 # -- the interface ----------------------------------------------------------------------------------------------
 
 
-def test_counts_and_graphs_say_how_far_things_are():
-    machine = CheckedMachine()
-    machine.submit(*CHAIN, graph=3)
-    machine.finish(0, 0, graph=3)
-    machine.submit((), graph=5)
-    assert machine.machine.graphs == [3, 5]
-    counts = machine.machine.counts(3)
-    assert {state: count for state, count in counts.items() if count} == {
-        "FINISHED": 1,
-        "RUNNING": 1,
-        "UNSCHEDULED": 1,
-    }
-
-
 def test_validate_notices_a_ready_chunk_that_nobody_would_run():
     machine = Machine()
     machine.handle(GraphSubmitted(1, plan(())), 0.0)
@@ -432,12 +403,6 @@ def test_what_follows_a_retry_is_given_once_more():
     checked.post(ChunksReturned(0, 1, [2]))
     assert checked.states()[1:] == ["READY", "UNSCHEDULED"]
     assert checked.post(TimePassed(), after_s=1.0) == [Run(0, 1, [1, 2])]
-
-
-def test_chunks_of_the_client_do_not_follow():
-    checked, instructions = quick((), (0,), in_client=frozenset({2}))
-    assert instructions[-1] == Run(0, 1, [1])
-    assert checked.finish(0, 1)[-1] == Run(CLIENT, 1, [2], is_alone=True)
 
 
 def test_nothing_follows_where_the_plan_says_so():

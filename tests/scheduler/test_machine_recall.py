@@ -69,22 +69,6 @@ def test_a_worker_that_reports_is_not_asked() -> None:
     assert machine.machine.next_due_s() == pytest.approx(machine.now_s + 1.0)
 
 
-def test_asking_for_the_next_recall_changes_nothing() -> None:
-    # A log has no such questions, and has to replay.
-    machine = with_long_queue()
-    recalls = machine.machine._dispatcher._recalls
-    machine.post(TimePassed(), after_s=0.9)
-    machine.finish(0, 1, seconds=1e-6)
-    for _ in range(2):
-        before = list(recalls._timers), {id: worker.is_watched for id, worker in recalls._workforce.by_id.items()}
-        machine.machine.next_due_s()
-        assert before == (
-            recalls._timers,
-            {id: worker.is_watched for id, worker in recalls._workforce.by_id.items()},
-        )
-        recalls._workforce.by_id[0].last_report_s += 0.5
-
-
 def test_what_needs_the_running_chunk_is_not_asked_for() -> None:
     machine = CheckedMachine(2, silence_s=1.0)
     # A chain behind a slow chunk, of operands that are known to be fast.

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dask_mars import Runtime
 from dask_mars.scheduler.bookkeeping import Graph
@@ -15,6 +17,7 @@ from dask_mars.scheduler.events import ChunksFinished, GraphSubmitted, Offer, Ru
 from dask_mars.scheduler.policies import POLICIES, Policy, RankedPolicy
 from dask_mars.scheduler.policies.guarded import Guarded
 from dask_mars.scheduler.policies.mars import MarsPolicy, StrictMarsPolicy
+from dask_mars.scheduler.policies.mars import depths as depth_and_demand
 from dask_mars.scheduler.policies.memory import MemoryPolicy
 from dask_mars.scheduler.policies.plugins import load_policy
 from dask_mars.testing import PolicyTests
@@ -176,6 +179,24 @@ def test_nothing_is_handed_out_before_its_inputs_are_there() -> None:
     machine = strict(1, window_s=1.0)
     instructions = machine.post(GraphSubmitted(1, plan((), (0,))))
     assert [run.chunks for run in instructions if isinstance(run, Run)] == [[0]]
+
+
+# -- depths -------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.lists(st.integers(0, 29), max_size=4), max_size=30))
+def test_depth_and_demand(drawn):
+    inputs = [
+        tuple([source % chunk for source in sources]) if chunk else () for chunk, sources in enumerate(drawn)
+    ]
+    depth, demand = depth_and_demand(plan(*inputs))
+    relying: list[set[int]] = [set() for _ in inputs]
+    for chunk in reversed(range(len(inputs))):
+        for source in inputs[chunk]:
+            relying[source] |= {chunk, *relying[chunk]}
+    for chunk, (sources, others) in enumerate(zip(inputs, relying, strict=True)):
+        assert depth[chunk] == max((depth[source] + 1 for source in sources), default=0)
+        assert demand[chunk] == max((depth[other] for other in others), default=-1)
 
 
 # -- the default: Mars's rules, behind what frees memory ----------------------------------------------------------

@@ -18,14 +18,6 @@ ARCHITECTURE = Path(__file__).resolve().parents[2] / "docs" / "architecture.md"
 PAIRS = list(itertools.product(State, State))
 
 
-def test_states_are_numbered_densely_from_zero():
-    assert [int(state) for state in State] == list(range(len(State)))
-
-
-def test_every_state_has_a_row_of_moves():
-    assert set(MOVES) == set(State)
-
-
 def test_legal_and_moves_say_the_same_of_every_pair():
     assert len(LEGAL) == len(PAIRS)
     for source, target in PAIRS:

@@ -458,7 +458,6 @@ def test_limit_on_the_size_of_files(directory):
 def test_each_directory_is_a_new_one(tmp_path):
     with closing(SpillDirectory(tmp_path)) as first, closing(SpillDirectory(tmp_path)) as second:
         assert first.path != second.path
-        assert first.cleared == second.cleared == []
         second.close()
         first.write("value", [b"abc"])
     assert not list(tmp_path.iterdir())
@@ -543,9 +542,8 @@ def test_next_start_clears_what_a_killed_owner_has_left_and_nothing_before(tmp_p
         assert sorted(file.name for file in path.iterdir()) == [f".{process.pid}.1.half.partial", "value"]
         process.communicate("\n")
         assert process.returncode == -signal.SIGKILL
-    with closing(SpillDirectory(root)) as directory:
-        assert directory.cleared == [path]
-        assert list(root.iterdir()) == [directory.path]
+    assert clear_abandoned(root) == [path]
+    assert not list(root.iterdir())
 
 
 @pytest.fixture

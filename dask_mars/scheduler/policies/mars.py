@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dask_mars.scheduler.analyzer import depths
+from dask_mars.graph.ids import depths_of
 from dask_mars.scheduler.assigner import Traversal, assign
+from dask_mars.scheduler.events import GraphPlan
 from dask_mars.scheduler.policies.base import GraphView, RankedPolicy
 from dask_mars.scheduler.policies.compiling import mypyc_attr
 from dask_mars.scheduler.policies.memory import MemoryPolicy
@@ -16,6 +17,24 @@ _LEAD = 4
 _LARGE_BYTES = 64 << 10
 #: Number of magnitudes of sizes, by powers of two.
 _SIZES = 64
+
+
+def depths(plan: GraphPlan) -> tuple[list[int], list[int]]:
+    """Return each chunk's depth, and the depth of its deepest direct or indirect dependent, -1 without any."""
+    inputs = plan.inputs
+    depth = depths_of(inputs)
+    demand = [-1] * len(inputs)
+    # Dependents have greater ids, so a chunk's entry is final before its inputs inherit it.
+    for chunk in range(len(inputs) - 1, -1, -1):
+        sources = inputs[chunk]
+        if sources:
+            deepest, own = demand[chunk], depth[chunk]
+            if own > deepest:
+                deepest = own
+            for source in sources:
+                if demand[source] < deepest:
+                    demand[source] = deepest
+    return depth, demand
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
