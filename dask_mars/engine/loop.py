@@ -200,8 +200,6 @@ class EngineLoop:
                 self._pump(self._events[0])
         finally:
             self._is_pumping = False
-            if self._recorder is not None:
-                self._recorder.write()
 
     def _pump(self, event: Event) -> None:
         now_s = time.monotonic()

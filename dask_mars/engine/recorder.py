@@ -21,29 +21,23 @@ class Recorder:
 
     def __init__(self, path: str, engine: int, parameters: Parameters) -> None:
         self.path = Path(path.replace("{pid}", str(os.getpid())).replace("{engine}", str(engine))).expanduser()
-        self._lines = [first_line(parameters)]
         # Unbuffered: a forked process would write the buffer's content a second time.
         self._file = None
         try:
             self._file = self.path.open("wb", buffering=0)
         except OSError as error:
             logger.warning("there is no log of the scheduler: %s", error)
-        # An engine that ends before its first event leaves a log without any.
-        self.write()
+        self._write(first_line(parameters))
 
     def note(self, now_s: float, event: Event, instructions: Sequence[Instruction]) -> None:
         """Add an event and its instructions to the log."""
         if self._file is not None:
-            self._lines.append(line(now_s, event, instructions))
+            self._write(line(now_s, event, instructions))
 
-    def write(self) -> None:
-        """Write the new entries."""
-        if self._file is None or not self._lines:
-            return
-        lines, self._lines = self._lines, []
-        data = memoryview("".join(lines).encode())
+    def _write(self, text: str) -> None:
+        data = memoryview(text.encode())
         try:
-            while data:
+            while data and self._file is not None:
                 data = data[self._file.write(data) :]
         except OSError as error:
             logger.warning("the log of the scheduler ends here: %s", error)

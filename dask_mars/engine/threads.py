@@ -8,22 +8,12 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
 from dask_mars.engine.worker_handle import WorkerHandle, connected
 
-if TYPE_CHECKING:
-    from dask_mars.worker.thread import IdleTime
-
 logger = logging.getLogger(__name__)
-
-
-def serve_in_thread(connection: socket.socket, idle_time: IdleTime, **options: Any) -> list[tuple[int, int]]:
-    """Compute chunks in this thread; return the blocks of its arena that are still used."""
-    from dask_mars.worker.thread import serve
-
-    return serve(connection, idle_time, **options)
 
 
 class ThreadHandle(WorkerHandle):
@@ -31,9 +21,9 @@ class ThreadHandle(WorkerHandle):
 
     is_process: ClassVar[bool] = False
 
-    def __init__(self, id: int, serve: Callable[[socket.socket, IdleTime], list[tuple[int, int]]]) -> None:
-        # Graphs for processes do not wait for what this imports.
-        from dask_mars.worker.thread import IdleTime
+    def __init__(self, id: int, **options: Any) -> None:
+        # Graphs for processes do not wait for what this imports. The options are those of `serve`.
+        from dask_mars.worker.thread import IdleTime, serve
 
         ours, theirs = connected()
         super().__init__(id, ours)
@@ -41,7 +31,7 @@ class ThreadHandle(WorkerHandle):
         self.is_leaving = False
         #: After its end: offset and size in bytes of blocks of its arena that this process still uses.
         self.pinned: list[tuple[int, int]] = []
-        self._serve = serve
+        self._serve = partial(serve, **options)
         self._idle_time = IdleTime()
         #: Descriptor of the system's scheduling counters; None before the first use, -1 if unavailable.
         self._counts: int | None = None

@@ -22,7 +22,7 @@ from dask_mars.engine.resources import not_started
 from dask_mars.engine.start_watch import StartWatch
 from dask_mars.engine.startup import Startup
 from dask_mars.engine.templates import TemplateUser
-from dask_mars.engine.threads import ThreadHandle, serve_in_thread
+from dask_mars.engine.threads import ThreadHandle
 from dask_mars.engine.worker_handle import WorkerHandle
 from dask_mars.errors import WorkerStartFailed, WorkerStartTimeout
 from dask_mars.exit_codes import describe_exit, has_crashed
@@ -190,8 +190,8 @@ class Workforce:
     def _start_thread(self, worker_id: int) -> None:
         """Let a thread of this process compute until a worker process replaces it."""
         self._control.clear(worker_id)
-        serve = partial(
-            serve_in_thread,
+        handle = self._workers[worker_id] = self._registry.threads[worker_id] = ThreadHandle(
+            worker_id,
             start=self._start_message(worker_id),
             arenas=self._registry.store.arenas,
             page=self._control,
@@ -199,7 +199,6 @@ class Workforce:
             operands_of=self._registry.operands_of,
             variables_of=lambda graph: self._runs[graph].variables,
         )
-        handle = self._workers[worker_id] = self._registry.threads[worker_id] = ThreadHandle(worker_id, serve)
         self._view.labels[worker_id] = handle.label
         self._listen_to(handle)
         self.is_up = True

@@ -178,9 +178,6 @@ def test_a_disk_that_is_full_ends_the_log_and_nothing_else(caplog: pytest.LogCap
         pytest.skip("there is no /dev/full")
     recorder = Recorder("/dev/full", 1, Parameters())
     recorder.note(0.0, WorkerStarted(0), [])
-    recorder.write()
-    recorder.note(0.0, WorkerStarted(0), [])
-    recorder.write()
     recorder.close()
     assert "the log of the scheduler ends here" in caplog.text
 
@@ -188,5 +185,4 @@ def test_a_disk_that_is_full_ends_the_log_and_nothing_else(caplog: pytest.LogCap
 def test_without_a_folder_there_is_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     recorder = Recorder(str(tmp_path / "nowhere" / "log"), 1, Parameters())
     recorder.note(0.0, WorkerStarted(0), [])
-    recorder.write()
     assert "there is no log of the scheduler" in caplog.text
