@@ -66,9 +66,8 @@ print(imports._is_running.locked())
     assert run(scripts, program) == ["False", "7", "0", "False", "7"]
 
 
-@pytest.mark.parametrize("module", ["dask_mars.protocol.context", "dask_mars.optimize", "dask_mars.worker"])
-def test_a_program_ends_in_the_middle(scripts: Scripts, module: str) -> None:
-    assert run(scripts, f"wait_for(lambda: {module!r} in sys.modules)") == []
+def test_a_program_ends_in_the_middle(scripts: Scripts) -> None:
+    assert run(scripts, "wait_for(lambda: 'dask_mars.optimize' in sys.modules)") == []
 
 
 def test_no_library_is_imported(scripts: Scripts) -> None:

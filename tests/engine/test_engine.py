@@ -193,26 +193,6 @@ def test_an_engine_that_cannot_be_made_is_an_error(monkeypatch: pytest.MonkeyPat
         Runtime(num_workers=1).engine()
 
 
-def test_closing_stops_computations(tmp_path: Path) -> None:
-    with Runtime(num_workers=1) as runtime:
-        task = dask.delayed(lambda: ((tmp_path / "started").touch(), wait_for(tmp_path / "never")))()
-        computing = in_background(task.compute, scheduler=runtime.get)
-        assert eventually((tmp_path / "started").exists, 10)
-    # Had it waited for the task, that would have failed.
-    assert isinstance(computing.exception(100), EngineStopped)
-
-
-def test_workers_end_as_processes_do(tmp_path: Path) -> None:
-    def register() -> None:
-        import atexit
-
-        atexit.register((tmp_path / "ended").touch)
-
-    with Runtime(num_workers=1) as runtime:
-        dask.delayed(register)().compute(scheduler=runtime.get)
-    assert (tmp_path / "ended").exists()
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_process_gets_an_engine_of_its_own(runtime: Runtime) -> None:
@@ -749,15 +729,6 @@ def test_memory_is_used_again() -> None:
         assert arena_bytes(runtime) < array.nbytes / 2
 
 
-@on_linux
-def test_idle_workers_give_memory_back() -> None:
-    with constants(idle_trim_s=0.2), Runtime(num_workers=1) as runtime:
-        source = dask.delayed(large_array)(32)
-        assert dask.delayed(np.sum)(source).compute(scheduler=runtime.get) == 1 << 22
-        assert eventually(lambda: arena_bytes(runtime) < 1 << 20, 5)
-        assert dask.delayed(np.sum)(source).compute(scheduler=runtime.get) == 1 << 22
-
-
 #: What tasks leave behind in their worker.
 LEFT: list[Any] = []
 
@@ -821,22 +792,6 @@ def test_small_views_do_not_keep_large_results(single: Runtime, tmp_path: Path) 
     before = dask.delayed(place)().compute(scheduler=single.get)
     part = dask.delayed(lambda: np.ones(1 << 20)[5:15])()
     assert dask.delayed(used_after)(part).compute(scheduler=single.get) == (10.0, before)
-
-
-@on_linux
-@compiled
-def test_what_a_dead_worker_had_not_sealed_is_free(tmp_path: Path) -> None:
-    def die_once(array: np.ndarray) -> float:
-        if not (tmp_path / "died").exists():
-            (tmp_path / "died").touch()
-            LEFT.append(large_array(64))
-            os.kill(os.getpid(), signal.SIGKILL)
-        return array.sum()
-
-    with Runtime(num_workers=1) as runtime:
-        chunk = dask.delayed(large_array)(8)
-        assert dask.delayed(die_once)(chunk).compute(scheduler=runtime.get) == 1 << 20
-        assert arena_bytes(runtime) < 32 << 20
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import time
 from collections.abc import Iterator
@@ -10,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import dask
-import dask.array as da
-import dask.bag as db
 import numpy as np
 import pytest
 
@@ -122,18 +119,3 @@ def test_what_meets_again_begins_at_the_same_worker(mars: Runtime, order: Order)
     assert set(where.values()) == {0, 1}
     for chunk, inputs in enumerate(order.inputs):
         assert {where[source] for source in inputs} <= {where[chunk]}
-
-
-@pytest.mark.slow
-def test_everything_is_computed(mars: Runtime) -> None:
-    x = da.random.default_rng(0).random((300, 200), chunks=(50, 40))
-    bag = db.range(100, npartitions=5).map(operator.neg)
-    wanted = [x.T @ x, (x + 1).sum(axis=0), x.rechunk((70, 30))[3:5]]
-    expected = dask.compute(*wanted, bag, scheduler="sync")
-    for ours, theirs in zip(dask.compute(*wanted, bag, scheduler=mars.get), expected, strict=True):
-        np.testing.assert_allclose(ours, theirs)
-    with dask.annotate(priority=3):
-        first = dask.delayed(slow)(1)
-    assert dask.compute(first, dask.delayed(slow)(2), scheduler=mars.get) == (2, 3)
-    persisted = x.persist(scheduler=mars.get)
-    np.testing.assert_allclose(persisted.mean().compute(scheduler=mars.get), x.mean().compute())

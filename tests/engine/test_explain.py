@@ -15,7 +15,7 @@ from dask_mars import Runtime
 from dask_mars.engine import explain as explanations
 from dask_mars.engine.explain import RunningStep
 from dask_mars.engine.graph_run import GraphRun
-from dask_mars.errors import Cancelled, EngineStopped, Stalled
+from dask_mars.errors import EngineStopped, Stalled
 from dask_mars.graph.chunks import ChunkGraph, Declared
 from dask_mars.graph.ids import subtask_id
 from dask_mars.scheduler.events import CLIENT, ChunkFailed, ChunksFinished, TimePassed
@@ -108,6 +108,13 @@ def test_the_users_process_has_hands_too():
     assert f"your process has {A}" in explain(checked.machine, {1: run}, {0: LABELS[0]})
 
 
+def test_resources_are_waited_for():
+    checked = CheckedMachine(2, resources={"GPU": 1.0}, num_workers=2)
+    inputs = ((), ())
+    checked.submit(*inputs, resources=dict.fromkeys(range(2), (("GPU", 1.0),)))
+    assert told(checked, "b", *inputs) == [f"{B} is ready and waits for 1 GPU, of which 0 is free"]
+
+
 def test_memory_is_waited_for():
     checked = CheckedMachine(store_limit=100, memory_limit=200)
     inputs = ((), ())
@@ -190,30 +197,6 @@ def test_the_state_says_who_runs_what(tmp_path: Path):
 
 
 # -- cancelling -------------------------------------------------------------------------------------------------
-
-
-def test_a_computation_is_cancelled_and_others_are_not(runtime: Runtime, tmp_path: Path):
-    waiting = [dask.delayed(wait_for)(tmp_path / name, name, dask_key_name=name) for name in ("one", "two")]
-    one, two = [in_background(each.compute, scheduler=runtime.get) for each in waiting]
-    try:
-        assert eventually(
-            lambda: {worker["running"] for worker in runtime.state()["workers"]} == {"one", "two"}, 20
-        )
-        numbers = {
-            name: graph
-            for name in ("one", "two")
-            for graph, run in runtime.engine()._runs.items()
-            if name in run.graph.ids
-        }
-        assert runtime.cancel(numbers["one"])
-        with pytest.raises(Cancelled) as raised:
-            one.result(100)
-        assert raised.value.graph == numbers["one"]
-        assert eventually(lambda: not runtime.cancel(numbers["one"]))
-    finally:
-        (tmp_path / "two").touch()
-    assert two.result(100) == "two"
-    assert eventually(lambda: not runtime.state()["graphs"])
 
 
 def test_engines_that_have_ended_do_not_answer():

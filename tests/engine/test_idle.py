@@ -295,6 +295,3 @@ def test_a_limit_of_workers_starts_one_that_it_admits(monkeypatch):
         assert list(runtime.engine()._loop.registry.workers) == [1]
         monkeypatch.undo()
         assert one.sum().compute(scheduler=runtime.get, num_workers=1) == 8
-
-
-# -- the end ------------------------------------------------------------------------------------------------------

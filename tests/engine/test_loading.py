@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,13 +94,6 @@ def test_of_objects_nothing_more_is_written_than_they_need(store, tmp_path):
 
 
 # -- into the store -----------------------------------------------------------------------------------------------
-
-VALUES: dict[str, Callable[[], Any]] = {
-    "array": lambda: np.arange(5000.0),
-    "transposed": lambda: np.arange(6000.0).reshape(60, 100).T,
-    "object": lambda: {"x": np.arange(5000), "y": np.arange(7000.0), "z": "text"},
-    "long header": lambda: ["é" * 9000, np.arange(5000)],
-}
 
 
 def test_what_does_not_fit_leaves_nothing_in_the_store(store, tmp_path):

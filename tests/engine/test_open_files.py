@@ -142,22 +142,6 @@ def test_files_are_closed_when_results_are_there(way: str, runtime: Runtime, pat
     assert is_free(path)
 
 
-def plain_frame() -> Any:
-    frames = pytest.importorskip("dask.dataframe")
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame({"a": range(20), "b": list("ab") * 10})
-    return frames.from_pandas(frame, npartitions=2).groupby("b").a.mean()
-
-
-PLAIN: dict[str, Callable[[], Any]] = {
-    "ones": lambda: da.ones(10, chunks=5).sum(),
-    "from_array": lambda: da.from_array(np.arange(100), chunks=10)[3:50].std(),
-    "closure": lambda: da.ones(10, chunks=5).map_blocks(lambda block: block + 1, dtype=float),
-    "delayed": lambda: dask.delayed(pow)(2, 3),
-    "frame": plain_frame,
-}
-
-
 def test_files_are_closed_when_chunks_are_persisted(runtime: Runtime, path: Path) -> None:
     persisted = da.from_array(Held(path), chunks=2, asarray=False).map_blocks(abs)
     (persisted,) = runtime.persist([persisted])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,20 +88,3 @@ def test_the_setting_gives_them() -> None:
 def test_nonsense_is_refused(wrong: Any) -> None:
     with pytest.raises(ValueError, match=r"resources|could not convert"):
         Runtime(resources=wrong)
-
-
-def test_the_wait_is_explained(laboratory: Runtime, tmp_path: Path) -> None:
-    with dask.annotate(resources={"GPU": 1}):
-        tasks = [dask.delayed(alone)(number, str(tmp_path / "notes")) for number in range(20)]
-    keys = [task.key for task in tasks]
-    thread = threading.Thread(target=dask.compute, args=tasks, kwargs={"scheduler": laboratory.get})
-    thread.start()
-    told: set[str] = set()
-    while thread.is_alive():
-        for key in keys:
-            # It may not have begun, or have ended.
-            with contextlib.suppress(KeyError):
-                told.add(laboratory.explain(key).partition("ready and ")[2])
-        time.sleep(0.001)
-    thread.join()
-    assert "waits for 1 GPU, of which 0 is free" in told

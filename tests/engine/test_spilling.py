@@ -76,16 +76,6 @@ def test_objects_of_many_buffers_and_large_headers(small, written):
     assert written
 
 
-def test_a_task_may_write_into_what_comes_from_disk(small, written):
-    def halve(block: np.ndarray) -> np.ndarray:
-        block /= 2
-        return block
-
-    x = values()
-    y = x.map_blocks(halve, dtype=float) + x.mean()
-    np.testing.assert_allclose(y.compute(scheduler=small.get), (x / 2 + x.mean()).compute(scheduler="threads"))
-
-
 def test_what_goes_to_disk_is_counted(small, written):
     engine = small.engine()
     assert eventually(lambda: not engine._loop.machine.memory.spilling_bytes)

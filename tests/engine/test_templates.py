@@ -107,7 +107,7 @@ def test_as_many_are_forked_as_there_are_chunks_for(runtime: Runtime, tmp_path: 
             assert len(set(pids)) == len(other.engine().worker_pids()) == count
 
 
-@pytest.mark.parametrize("most", [1, 3, 4])
+@pytest.mark.parametrize("most", [1, 3])
 def test_descriptors_travel_in_several_messages(
     runtime: Runtime, started: list[dict], monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:

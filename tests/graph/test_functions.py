@@ -6,7 +6,6 @@ import functools
 import importlib
 import math
 import operator
-import os
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -309,22 +308,6 @@ def test_function_replaced_after_import_runs_as_it_is_now(runtime, monkeypatch):
     assert runtime.get({"x": (tasks.noted, "/dev/null", 1)}, "x") == 101
     monkeypatch.undo()
     assert runtime.get({"x": (tasks.noted, "/dev/null", 1)}, "x") == 1
-
-
-def test_function_of_a_module_on_a_path_that_is_new_is_found(runtime, module):
-    loaded = module("import os\n\ndef where(*_):\n    return os.getpid()\n")
-    assert runtime.get({"x": (loaded.where,)}, "x") in runtime.engine().worker_pids()
-
-
-def test_function_that_no_worker_can_import_runs_in_the_client(runtime, monkeypatch):
-    made = types.ModuleType("made_for_test")
-    exec("import os\n\ndef where(*_):\n    return os.getpid()\n", made.__dict__)
-    monkeypatch.setitem(sys.modules, "made_for_test", made)
-    assert path_of(made.where) == "made_for_test:where"
-    dsk = {("x", n): (made.where, n) for n in range(5)} | {("y", n): (tasks.pid_of, n) for n in range(5)}
-    found = runtime.get(dsk, list(dsk))
-    assert set(found[:5]) == {os.getpid()}
-    assert set(found[5:]) <= set(runtime.engine().worker_pids())
 
 
 class CountsPickles:

@@ -32,7 +32,6 @@ from tests.conftest import eventually, shared, start_workers
 from tests.constants import constants
 from tests.tasks import large_array, linger
 
-Get = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("by_value")
 MIB = 1 << 20
 
@@ -369,16 +368,6 @@ def test_interrupts_at_any_moment(runtime):
         gc.enable()
     assert interrupted
     assert is_empty(runtime)
-
-
-def test_the_death_of_workers_takes_nothing_with_it(runtime, known):
-    persisted = numbers().persist(scheduler=runtime.get)
-    engine = runtime.engine()
-    pids = engine.worker_pids()
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    assert eventually(lambda: len(engine.worker_pids()) == 2 and not set(engine.worker_pids()) & set(pids))
-    np.testing.assert_array_equal((persisted * 1).compute(scheduler=runtime.get), known)
 
 
 def test_other_engines_read_copies_and_a_closed_runtime_has_lost_them(runtime, known):
