@@ -39,7 +39,6 @@ from dask_mars.scheduler.events import (
     ObjectsPut,
     ReservationReleased,
     ReservationRequested,
-    ResultsPersisted,
     ResultsTaken,
 )
 from dask_mars.scheduler.policies.plugins import load_policy
@@ -171,7 +170,7 @@ class Engine:
                     ref = run.refs[chunk]
                     assert ref is not None
                     self._objects.persist((run.id, chunk), key, ref, reference)
-                self._loop.post(ResultsPersisted(run.id, chunks))
+                self._loop.post(ResultsTaken(run.id, chunks))
 
         self._commands.call_soon(command)
         return persisted

@@ -162,17 +162,10 @@ class GraphCancelled(Event):
 
 @light_dataclass
 class ResultsTaken(Event):
-    """The user has a finished graph's results; its data can go."""
+    """The user has a finished graph's results; all data but the `persisted` chunks can go."""
 
     graph: int
-
-
-@light_dataclass
-class ResultsPersisted(Event):
-    """The user has a finished graph's results; chunks of it stay as objects until `ObjectsReleased`."""
-
-    graph: int
-    chunks: Sequence[int]
+    persisted: Sequence[int] = ()
 
 
 @light_dataclass

@@ -254,16 +254,13 @@ class Handlers:
         graph = self.graphs.get(event.graph)
         if graph is None:
             return
+        for chunk in event.persisted:
+            self._objects.persist((graph.id, chunk))
         graph.results_taken = True
         if not graph.stopping:
             # All outputs are available, so nothing needs the remaining chunks.
             self._stop(graph, force=False)
         self._maybe_forget(graph)
-
-    def _results_persisted(self, event: events.ResultsPersisted) -> None:
-        for chunk in event.chunks:
-            self._objects.persist((event.graph, chunk))
-        self._results_taken(events.ResultsTaken(event.graph))
 
     def _objects_put(self, event: events.ObjectsPut) -> None:
         for id, size_bytes in event.sizes.items():
@@ -384,7 +381,6 @@ _HANDLERS: dict[type[Any], Callable[[Handlers, Any], None]] = {
     events.WorkerRetired: Handlers._worker_retired,
     events.GraphCancelled: Handlers._graph_cancelled,
     events.ResultsTaken: Handlers._results_taken,
-    events.ResultsPersisted: Handlers._results_persisted,
     events.ObjectsPut: Handlers._objects_put,
     events.ObjectsReleased: Handlers._objects_released,
     events.ObjectSpilled: Handlers._object_spilled,

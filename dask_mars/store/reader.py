@@ -28,7 +28,7 @@ from dask_mars.protocol.pickling import loads
 from dask_mars.store.arena import Arena, Bytes
 from dask_mars.store.array_memory import byte_bounds, copy_as_it_lies, raw
 from dask_mars.store.map_output import MapOutput, with_checksums
-from dask_mars.store.spill_files import SpillFiles
+from dask_mars.store.spill_files import SpilledBytes, SpillFiles
 
 
 class StoreReader:
@@ -152,8 +152,7 @@ def _load_spilled(ref: ObjectRef) -> Any:
     """Read a value from disk into private, writable memory."""
     original = ref[3]
     if original[0] == MAP_OUTPUT:
-        file = spilled_file(ref)
-        return MapOutput(None, SpillFiles(Path(file.path).parent).open(file))
+        return MapOutput(None, SpilledBytes(spilled_file(ref)))
     value = value_from_blocks(original, read_back(ref))
     if original[0] == ARRAY:
         value.flags.writeable = original[6]

@@ -61,7 +61,7 @@ class SpillFiles:
 
     def write(self, name: str, buffers: Sequence[Any], in_parts: bool = False) -> SpilledFile:
         """Write buffers to a new file."""
-        # Buffers that are read in parts, by `open`, have checksums of their own, and are not compressed. After an
+        # Buffers that are read in parts have checksums of their own, and are not compressed. After an
         # error no part of the file is left.
         if not name or "/" in name or name.startswith("."):
             raise ValueError(f"not a name for a file: {name!r}")
@@ -97,10 +97,6 @@ class SpillFiles:
         if found != file.checksum:
             raise _lost(file, f"its checksum is {found:x} instead of {file.checksum:x}")
         return views
-
-    def open(self, file: SpilledFile) -> SpilledBytes:
-        """Return the bytes of a file that was written `in_parts`."""
-        return SpilledBytes(file)
 
     def remove(self, file: SpilledFile) -> None:
         """Remove a file, if it exists."""
@@ -172,7 +168,7 @@ class SpillFiles:
 
 
 class SpilledBytes:
-    """The bytes of a file, for partial reads; see `SpillFiles.open`."""
+    """The bytes of a file that was written `in_parts`, for partial reads."""
 
     def __init__(self, file: SpilledFile) -> None:
         self._file = file

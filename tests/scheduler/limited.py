@@ -27,7 +27,6 @@ from dask_mars.scheduler.events import (
     RecallQueued,
     Refuse,
     RenewWorkers,
-    ResultsPersisted,
     ResultsTaken,
     Run,
     Spill,
@@ -339,7 +338,7 @@ class Host:
         outputs = [chunk for chunk in self.plans[graph].outputs if (graph, chunk) in self.computed]
         self.persisted.update((graph, chunk) for chunk in outputs)
         self.taken.add(graph)
-        self.post(ResultsPersisted(graph, outputs))
+        self.post(ResultsTaken(graph, outputs))
 
     def answer(self, written: bool = True) -> None:
         """Let the disk answer the oldest request."""

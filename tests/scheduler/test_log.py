@@ -169,7 +169,7 @@ def test_an_engine_logs_what_it_decides(tmp_path: Path):
     with log.open() as lines:
         outcome = replay(lines, validate=True)
     assert outcome.difference is None
-    assert outcome.events["ResultsPersisted"] == 1
+    assert outcome.events["ResultsTaken"] == 2
     assert outcome.instructions["FinishGraph"] == 2
 
 

@@ -19,7 +19,7 @@ def persisting(sizes: tuple[int, ...] = (), limit: int | None = None, **paramete
         size = dict(zip([chunk], sizes[chunk : chunk + 1], strict=False))
         machine.post(events.ChunksFinished(0, MAKER, [chunk], [1.0], size, size))
     measured(machine, sum(sizes))
-    assert machine.post(events.ResultsPersisted(MAKER, [*range(count)]))[0] == events.ForgetGraph(MAKER)
+    assert machine.post(events.ResultsTaken(MAKER, [*range(count)]))[0] == events.ForgetGraph(MAKER)
     return machine
 
 
@@ -47,7 +47,7 @@ def test_what_is_not_persisted_goes():
     machine.submit((), (), outputs=[0, 1])
     machine.finish(0, 0)
     machine.finish(0, 1)
-    assert machine.post(events.ResultsPersisted(MAKER, [1])) == [events.ForgetGraph(MAKER)]
+    assert machine.post(events.ResultsTaken(MAKER, [1])) == [events.ForgetGraph(MAKER)]
     assert machine.post(events.ObjectsReleased([(MAKER, 0), (MAKER, 1)])) == [events.ForgetObjects([(MAKER, 1)])]
 
 
