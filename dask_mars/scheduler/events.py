@@ -418,11 +418,10 @@ class FinishGraph(Instruction):
 
 @light_dataclass
 class FailGraph(Instruction):
-    """Report to the user that the graph failed at `chunk`; `worker_lost` if workers died."""
+    """Report to the user that the graph failed at `chunk`."""
 
     graph: int
     chunk: int
-    worker_lost: bool
 
 
 @light_dataclass

@@ -174,7 +174,7 @@ class Handlers:
         failures = graph.failures[chunk] = graph.failures.get(chunk, 0) + 1
         allowed = graph.plan.retries.get(chunk, graph.plan.default_retries)
         if event.final or failures > allowed or not graph.plan.is_repeatable(chunk):
-            self._fail(graph, chunk, worker_lost=False)
+            self._fail(graph, chunk)
         else:
             self._delay(graph, chunk, failures)
 
@@ -216,14 +216,14 @@ class Handlers:
                 graph.move(chunk, CANCELLED)
             elif event.was_up and not graph.plan.is_repeatable(chunk):
                 # It may have finished without a report.
-                self._fail(graph, chunk, worker_lost=True)
+                self._fail(graph, chunk)
             elif (id, chunk) != event.running:
                 # It had not started, so its worker's death does not count against it.
                 if graph.reschedule(chunk):
                     graph.push(chunk)
             elif event.over_limit:
                 if (id, chunk) in self.dispatcher.to_run_alone:
-                    self._fail(graph, chunk, worker_lost=False)
+                    self._fail(graph, chunk)
                 else:
                     self.dispatcher.to_run_alone[id, chunk] = None
                     if graph.reschedule(chunk):
@@ -231,7 +231,7 @@ class Handlers:
             else:
                 losses = graph.losses[chunk] = graph.losses.get(chunk, 0) + 1
                 if losses > self._parameters.allowed_losses(event.crashed):
-                    self._fail(graph, chunk, worker_lost=True)
+                    self._fail(graph, chunk)
                 else:
                     self._delay(graph, chunk, losses)
         for id in dict.fromkeys(id for id, _ in dispatched):
@@ -321,11 +321,11 @@ class Handlers:
     def refuse(self, refusal: events.Refuse) -> None:
         """Fail a graph, of which one chunk needs more memory than there can be."""
         self.out.append(refusal)
-        self._fail(self.graphs[refusal.graph], refusal.chunk, worker_lost=False)
+        self._fail(self.graphs[refusal.graph], refusal.chunk)
 
     # -- stopping ---------------------------------------------------------------------------------------------
 
-    def _fail(self, graph: Graph, chunk: int, worker_lost: bool) -> None:
+    def _fail(self, graph: Graph, chunk: int) -> None:
         """Make a chunk and all its dependents FATAL, and stop the rest of its graph."""
         state = graph.state
         graph.move(chunk, FATAL)
@@ -340,7 +340,7 @@ class Handlers:
                     # The dependent stands in a queue, and will be returned.
                     behind.add(successor)
                     stack.append(successor)
-        self.out.append(events.FailGraph(graph.id, chunk, worker_lost))
+        self.out.append(events.FailGraph(graph.id, chunk))
         # As under Dask's threads, other running chunks may finish, though nothing waits for them.
         self._stop(graph, force=False)
         graph.results_taken = not graph.plan.keeps_data_on_failure

@@ -200,10 +200,11 @@ static PyObject *method_mark(PyObject *self, PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
-static PyObject *method_free_ranges(PyObject *self, PyObject *Py_UNUSED(ignored))
+/* Return offset and size of every used or every free block, in order of their offsets. */
+static PyObject *list_ranges(PyObject *self, int used)
 {
     size_t count;
-    struct heap_range *ranges = heap_ranges(((Heap *)self)->heap, 0, &count);
+    struct heap_range *ranges = heap_ranges(((Heap *)self)->heap, used, &count);
     if (!ranges)
         return PyErr_NoMemory();
     PyObject *found = PyList_New((Py_ssize_t)count);
@@ -218,22 +219,18 @@ static PyObject *method_free_ranges(PyObject *self, PyObject *Py_UNUSED(ignored)
     return found;
 }
 
+static PyObject *method_free_ranges(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    return list_ranges(self, 0);
+}
+
 static PyObject *get_used(PyObject *self, void *Py_UNUSED(closure))
 {
-    size_t count;
-    struct heap_range *ranges = heap_ranges(((Heap *)self)->heap, 1, &count);
-    if (!ranges)
-        return PyErr_NoMemory();
-    PyObject *found = PyDict_New();
-    for (size_t number = 0; found && number < count; number++) {
-        PyObject *offset = PyLong_FromSize_t(ranges[number].offset);
-        PyObject *size = PyLong_FromSize_t(ranges[number].size);
-        if (!offset || !size || PyDict_SetItem(found, offset, size))
-            Py_CLEAR(found);
-        Py_XDECREF(offset);
-        Py_XDECREF(size);
-    }
-    free(ranges);
+    PyObject *pairs = list_ranges(self, 1);
+    PyObject *found = pairs ? PyDict_New() : NULL;
+    if (found && PyDict_MergeFromSeq2(found, pairs, 1))
+        Py_CLEAR(found);
+    Py_XDECREF(pairs);
     return found;
 }
 

@@ -84,7 +84,6 @@ class Host:
         self.released: set[tuple[int, int]] = set()
         self.granted: list[int] = []
         self.failed: dict[int, int] = {}
-        self.failed_by_loss: set[int] = set()
         self.refused: dict[int, Refuse] = {}
         self.started: list[int] = []
         self.peak_bytes = 0
@@ -175,12 +174,10 @@ class Host:
                 self.finished.add(graph)
             case Refuse(_, chunk, _, _):
                 self.refused[graph] = instruction
-            case FailGraph(_, chunk, worker_lost):
+            case FailGraph(_, chunk):
                 assert graph not in self.finished
                 assert not self.is_over(graph)
                 self.failed[graph] = chunk
-                if worker_lost:
-                    self.failed_by_loss.add(graph)
             case ForgetGraph():
                 assert self.is_over(graph)
                 assert graph not in {at for places in self.dispatched.values() for at, _ in places}

@@ -122,7 +122,7 @@ def test_retries_wait_twice_as_long_each_time_up_to_the_limit():
         assert machine.post(TimePassed(), after_s=0.9 * delay_s) == []
         assert machine.post(TimePassed(), after_s=0.1 * delay_s + 1e-9) == [Run(0, 1, [0])]
         assert machine.machine.next_due_s() is None
-    assert machine.post(ChunkFailed(0, 1, 0)) == [FailGraph(1, 0, False), ForgetGraph(1)]
+    assert machine.post(ChunkFailed(0, 1, 0)) == [FailGraph(1, 0), ForgetGraph(1)]
 
 
 def test_delay_of_a_thousandth_retry_is_the_limit():
@@ -141,7 +141,7 @@ def test_failure_is_fatal_to_successors_and_cancels_all_else():
     machine.submit((), (0,), (0,), (1,), (2, 3), (0,), (5,), worker_limit=2)
     machine.finish(0, 0)
     assert machine.states() == ["FINISHED", *["RUNNING"] * 2, *["UNSCHEDULED"] * 2, "READY", "UNSCHEDULED"]
-    assert machine.post(ChunkFailed(0, 1, 1)) == [FailGraph(1, 1, False), Interrupt(1, 1, force=False)]
+    assert machine.post(ChunkFailed(0, 1, 1)) == [FailGraph(1, 1), Interrupt(1, 1, force=False)]
     assert machine.states() == ["FINISHED", "FATAL", "CANCELLING", "FATAL", "FATAL", "CANCELLED", "CANCELLED"]
     assert machine.finish(1, 2) == [Free(1, [2]), ForgetGraph(1)]
 
@@ -173,7 +173,7 @@ def test_chunk_that_takes_too_many_workers_with_it_fails_its_graph():
         assert machine.post(WorkerLost(0, running=(1, 0))) == []
         assert machine.post(WorkerStarted(0)) == []
         assert machine.post(TimePassed(), after_s=delay_s) == [Run(0, 1, [0])]
-    assert machine.post(WorkerLost(0, running=(1, 0))) == [FailGraph(1, 0, True), ForgetGraph(1)]
+    assert machine.post(WorkerLost(0, running=(1, 0))) == [FailGraph(1, 0), ForgetGraph(1)]
 
 
 @pytest.mark.parametrize(("allowed", "tries"), [(0, 1), (1, 2), (5, 2)])
@@ -184,7 +184,7 @@ def test_chunk_that_crashes_is_tried_once_more_at_most(allowed, tries):
         assert machine.post(WorkerLost(0, running=(1, 0), crashed=True)) == []
         machine.post(WorkerStarted(0))
         assert machine.post(TimePassed(), after_s=0.5) == [Run(0, 1, [0])]
-    assert machine.post(WorkerLost(0, running=(1, 0), crashed=True)) == [FailGraph(1, 0, True), ForgetGraph(1)]
+    assert machine.post(WorkerLost(0, running=(1, 0), crashed=True)) == [FailGraph(1, 0), ForgetGraph(1)]
 
 
 def test_retiring_is_held_against_no_chunk():
@@ -391,7 +391,7 @@ def test_a_chain_is_queued_behind_itself():
 def test_what_follows_a_failure_is_not_computed():
     checked, _ = quick((), (0,), (1,))
     instructions = checked.post(ChunkFailed(0, 1, 1))
-    assert instructions == [FailGraph(1, 1, False), Interrupt(0, 1, False)]
+    assert instructions == [FailGraph(1, 1), Interrupt(0, 1, False)]
     assert checked.states()[1:] == ["FATAL", "CANCELLING", "CANCELLING"]
     checked.post(ChunksReturned(0, 1, [2, 3]))
     assert checked.machine.graphs == []

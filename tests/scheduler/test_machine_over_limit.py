@@ -35,7 +35,7 @@ def test_a_second_time_is_the_last():
     driven.done(1, 1)
     assert driven.post(events.WorkersRenewed()) == [events.Run(1, 1, [0])]
     found = driven.post(events.WorkerLost(1, (1, 0), over_limit=True))
-    assert events.FailGraph(1, 0, worker_lost=False) in found
+    assert events.FailGraph(1, 0) in found
     driven.post(events.WorkerStarted(1))
     # Others find all as it was.
     assert driven.post(events.GraphSubmitted(2, unknown(2))) == [events.Run(0, 2, [0]), events.Run(1, 2, [1])]

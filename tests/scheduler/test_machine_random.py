@@ -95,7 +95,6 @@ class AnyOrder(RuleBasedStateMachine):
         self.losses: Counter[tuple[int, int]] = Counter()
         #: By graph, the chunk that made it fail.
         self.failed: dict[int, int] = {}
-        self.failed_by_loss: set[int] = set()
         # What is persisted is read all the time, though it takes long until a random graph is finished and kept.
         self.host.submit(plan(*[()] * kept))
         self.host.run()
@@ -199,10 +198,7 @@ class AnyOrder(RuleBasedStateMachine):
         running = data.draw(st.sampled_from([None, *could_run]))
         if running is not None and not host.is_over(running[0]):
             self.losses[running] += 1
-            if self.losses[running] > ALLOWED_WORKER_LOSSES:
-                self.failed_by_loss.add(running[0])
-                self.attempted(*running, self.losses[running], ALLOWED_WORKER_LOSSES)
-            elif host.is_complete(*running):
+            if self.losses[running] > ALLOWED_WORKER_LOSSES or host.is_complete(*running):
                 self.attempted(*running, self.losses[running], ALLOWED_WORKER_LOSSES)
         host.end(WorkerLost(worker, running))
         if restarts:
@@ -247,7 +243,7 @@ class AnyOrder(RuleBasedStateMachine):
         if not hasattr(self, "host"):
             return
         host = self.host
-        assert (host.failed, host.failed_by_loss) == (self.failed, self.failed_by_loss)
+        assert host.failed == self.failed
         for graph, graph_plan in host.plans.items():
             if host.is_over(graph):
                 continue

@@ -25,22 +25,18 @@ class Guarded(RankedPolicy):
         slots: Mapping[int, int],
         assignment: Traversal = "breadth-first",
     ) -> None:
-        self._policy: Policy | None = None
-        self._policy = self._asked(lambda: make_policy(graph, slots, assignment), None)
-        if self._policy is not None:
-            self.run_ahead = self._asked(lambda: bool(self._theirs.run_ahead), True)
-        if self._policy is not None:
-            self.lead = self._asked(lambda: _count(self._theirs.lead), None)
+        # A stand-in, until the other policy is made.
+        self._policy: Policy | None = Policy(graph, slots, assignment)
+        self._policy = self._asked(lambda _: make_policy(graph, slots, assignment), None)
+        self.run_ahead = self._asked(lambda policy: bool(policy.run_ahead), True)
+        self.lead = self._asked(lambda policy: None if policy.lead is None else int(policy.lead), None)
         super().__init__(graph, slots, assignment)
 
-    @property
-    def _theirs(self) -> Policy:
-        assert self._policy is not None
-        return self._policy
-
-    def _asked(self, question: Callable[[], Answer], otherwise: Answer) -> Answer:
+    def _asked(self, question: Callable[[Policy], Answer], otherwise: Answer) -> Answer:
+        if self._policy is None:
+            return otherwise
         try:
-            return question()
+            return question(self._policy)
         except Exception:
             logger.warning("a scheduling policy has failed: this graph goes on without it", exc_info=True)
             self._policy = None
@@ -48,28 +44,20 @@ class Guarded(RankedPolicy):
 
     def sort_key(self, chunk: int) -> tuple[bool, int]:
         """Return the other policy's key; chunks without a key come last."""
-        key = None if self._policy is None else self._asked(lambda: int(self._theirs.key_of(chunk)), None)
+        key = self._asked(lambda policy: int(policy.key_of(chunk)), None)
         return key is None, key or 0
 
     def on_ready(self, chunk: int, last: int | None) -> None:
         """Forward to the other policy."""
-        if self._policy is not None:
-            self._asked(lambda: self._theirs.on_ready(chunk, last), None)
+        self._asked(lambda policy: policy.on_ready(chunk, last), None)
 
     def on_last_consumer(self, consumers: list[int], dispatched: int) -> None:
         """Forward to the other policy."""
-        if self._policy is not None:
-            self._asked(lambda: self._theirs.on_last_consumer(consumers, dispatched), None)
+        self._asked(lambda policy: policy.on_last_consumer(consumers, dispatched), None)
 
     def workers_for(self, chunk: int) -> Sequence[int] | None:
         """Return the workers that the other policy names."""
-        if self._policy is None:
-            return None
-        return self._asked(lambda: _numbers(self._theirs.workers_for(chunk)), None)
-
-
-def _count(value: Any) -> int | None:
-    return None if value is None else int(value)
+        return self._asked(lambda policy: _numbers(policy.workers_for(chunk)), None)
 
 
 def _numbers(workers: Any) -> Sequence[int] | None:
