@@ -110,23 +110,6 @@ def test_a_graph_without_tasks_starts_nothing(monkeypatch: pytest.MonkeyPatch) -
     assert default._runtime is None
 
 
-def test_threads_compute_different_graphs_at_the_same_time(runtime: Runtime) -> None:
-    pids = set(pids_of(runtime))
-
-    def compute(number: int) -> list[int]:
-        return [
-            int((da.arange(1000 + number, chunks=100) + repetition).sum().compute(scheduler=runtime.get))
-            for repetition in range(3)
-        ]
-
-    with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(compute, range(4)))
-    for number, sums in enumerate(results):
-        size = 1000 + number
-        assert sums == [size * (size - 1) // 2 + size * repetition for repetition in range(3)]
-    assert set(runtime.engine().worker_pids()) == pids
-
-
 def test_a_runtime_ends_with_its_context() -> None:
     before = set(psutil.Process().children())
     with Runtime(num_workers=2) as runtime:

@@ -69,13 +69,6 @@ def test_results_are_those_of_threads(name, small, written, spilled):
     assert files(spilled) == []
 
 
-def test_objects_of_many_buffers_and_large_headers(small, written):
-    made = [dask.delayed(lambda n: {"x": np.full(300_000, n), "y": "é" * 500_000 + str(n)})(n) for n in range(8)]
-    total = dask.delayed(lambda parts: [(part["x"].sum(), part["y"][-1]) for part in parts])(made)
-    assert total.compute(scheduler=small.get) == [(300_000 * n, str(n)) for n in range(8)]
-    assert written
-
-
 def test_what_goes_to_disk_is_counted(small, written):
     engine = small.engine()
     assert eventually(lambda: not engine._loop.machine.memory.spilling_bytes)

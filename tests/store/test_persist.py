@@ -552,18 +552,6 @@ def test_one_and_a_half_times_the_store_summed_twice(small, spilled, monkeypatch
     assert eventually(lambda: not [path for path in spilled.rglob("*") if path.is_file()])
 
 
-def test_idle_chunks_make_room_for_computations(small, written):
-    persisted = numbers(880, 220).persist(scheduler=small.get)
-    assert len(kept_by(persisted)) == 16
-    other = da.random.default_rng(4).random((800, 800), chunks=200)
-    assert abs((other - other.mean()).mean().compute(scheduler=small.get)) < 1e-9
-    assert written
-    # What only the user waits for goes first.
-    assert int(written[0].partition("-")[0]) in {chunk.graph for chunk in kept_by(persisted)}
-    expected = numbers(880, 220).sum().compute(scheduler="threads")
-    assert np.isclose(persisted.sum().compute(scheduler=small.get), expected)
-
-
 @pytest.fixture(scope="module")
 def storing() -> Iterator[Runtime]:
     """Yield a runtime that stores all values, however small."""

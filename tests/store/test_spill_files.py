@@ -108,15 +108,6 @@ def test_no_call_gets_more_than_a_system_takes():
     assert min(os.sysconf("SC_IOV_MAX"), 1024) >= spill_files._CHUNK_BUFFERS
 
 
-def test_arrays_are_written_as_they_lie(directory):
-    arrays = [np.arange(12.0).reshape(3, 4), np.asfortranarray(np.arange(6).reshape(2, 3)), np.empty((0, 3))]
-    file = directory.write("value", arrays)
-    first, second, third = directory.read(file)
-    np.testing.assert_array_equal(np.frombuffer(first).reshape(3, 4), arrays[0])
-    np.testing.assert_array_equal(np.frombuffer(second, int).reshape(2, 3, order="F"), arrays[1])
-    assert len(third) == 0
-
-
 def test_memory_with_gaps_is_refused_and_nothing_is_written(directory):
     with pytest.raises(BufferError):
         directory.write("value", [np.arange(10)[::2]])
@@ -140,12 +131,6 @@ def test_file_is_replaced_when_the_new_one_is_whole(directory):
     directory.write("value", [b"old"])
     assert bytes_of(directory.read(directory.write("value", [b"newer"]))) == [b"newer"]
     assert [path.name for path in directory.path.iterdir()] == ["value"]
-
-
-def test_another_process_writes_and_reads_by_what_is_known_of_a_file(directory):
-    workers = SpillFiles(directory.path)
-    file = pickle.loads(pickle.dumps(workers.write("value", [b"abc"])))
-    assert bytes_of(directory.read(file)) == [b"abc"]
 
 
 def test_threads_write_and_read_at_the_same_time(directory):

@@ -981,33 +981,6 @@ def test_what_goes_to_disk_comes_back_if_the_file_is_as_it_was(pair, value, code
             read(spilled)
 
 
-def test_broken_up_store_names_its_largest_free_block(small_pair):
-    store = small_pair.make
-    refs = [store.seal(np.zeros(16 * PAGE_BYTES, "u1")) for _ in range(4)]
-    for ref in (refs[0], refs[2]):
-        release(small_pair, ref)
-    with pytest.raises(StoreFull) as caught:
-        store.seal(np.zeros(32 * PAGE_BYTES, "u1"))
-    assert caught.value.free_bytes == 16 * PAGE_BYTES
-
-
-def test_live_blocks_survive_the_process_that_made_them(small_pair):
-    ref = small_pair.make.seal(np.arange(6000.0))
-    live = [(offset, size) for _, offset, size in blocks_of(ref)]
-    successor = Store(small_pair.make.arenas, 0, live, INLINE_BYTES)
-    other = successor.seal(np.zeros(6000))
-    assert blocks_of(other)[0][1] != blocks_of(ref)[0][1]
-    assert_same_array(small_pair.read.load(ref), np.arange(6000.0))
-    successor.release(blocks_of(ref)[0][1])
-
-
-def test_put_copies_bytes_into_a_block(pair):
-    data = dumps(list(range(5000)))
-    arena, offset, size = pair.make.put(memoryview(data))
-    assert (arena, size) == (0, len(data))
-    assert bytes(pair.read.arenas[0].view(offset, size)) == data
-
-
 def held_bytes(descriptor: int) -> int:
     """Return the memory that the system has given to an arena."""
     return os.fstat(descriptor).st_blocks * 512
