@@ -115,7 +115,9 @@ def test_a_runtime_ends_with_its_context() -> None:
     with Runtime(num_workers=2) as runtime:
         pids = pids_of(runtime.start())
         assert len(pids) == 2
-        assert {child.pid for child in set(psutil.Process().children()) - before} == set(pids)
+        children = {child.pid for child in set(psutil.Process().children()) - before}
+        # The template may have been there before.
+        assert children - templates.pids() == set(pids)
         assert da.ones(10, chunks=5).sum().compute(scheduler=runtime.get) == 10
         assert "running" in repr(runtime)
     assert not any(map(psutil.pid_exists, pids))
