@@ -37,8 +37,6 @@ _LAYOUT_FREE = frozenset({operator.getitem, assigned, copied})
 _MOST_TRACES = 16
 #: Maximum number of failures of a program, and of recordings before the first that succeeds.
 _MOST_FAILURES = 2
-#: `warnings.warn` raises if this is not a dict, so that a warning of NumPy's ends the recording or the run.
-__warningregistry__ = 0
 
 
 class Traced(Joinable):

@@ -403,6 +403,15 @@ def test_errors_that_a_function_ignores_are_ignored(function: Any, state: Any) -
         assert found == expected
 
 
+def test_functions_may_warn_in_the_name_of_their_caller() -> None:
+    def fails_soon(block: Any) -> Any:
+        warnings.warn("use another", DeprecationWarning, stacklevel=2)
+        return block * 2
+
+    with pytest.warns(DeprecationWarning, match="use another"):
+        assert (Traced(fails_soon)(_square) == _square * 2).all()
+
+
 def test_values_that_a_function_refers_to_may_change() -> None:
     offset = 1
 
