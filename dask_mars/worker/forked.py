@@ -14,7 +14,7 @@ _plain_showwarning = warnings.showwarning
 
 def restore_streams() -> None:
     """Restore printing and warnings to those of a process that is not a worker."""
-    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+    sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
     warnings.showwarning = _plain_showwarning
 
 

@@ -28,7 +28,7 @@ from dask_mars.store.store import Store
 from dask_mars.worker.exiting import end_process
 from dask_mars.worker.interrupts import SIGNAL
 from dask_mars.worker.loop import WorkerProcess, overflow_files
-from dask_mars.worker.outbox import OutputStream
+from dask_mars.worker.outbox import InputStream, OutputStream
 from dask_mars.worker.preload import load_what_arrays_need
 
 
@@ -90,6 +90,7 @@ def _make_store(start: messages.Start) -> tuple[Store, ControlPage]:
 
 def _serve(process: WorkerProcess) -> None:
     """Serve until the connection ends, with output, warnings and signals of tasks going to the process."""
+    sys.stdin = InputStream(open(os.devnull, "rb"))  # noqa: PTH123, SIM115
     sys.stdout = OutputStream(process.send_output, "stdout", sys.stdout)
     sys.stderr = OutputStream(process.send_output, "stderr", sys.stderr)
     process.use_streams(sys.stdout, sys.stderr)

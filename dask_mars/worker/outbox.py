@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import socket
 import threading
@@ -15,6 +16,9 @@ from dask_mars.protocol.messages import Finished, Reason, Retained, Returned, To
 from dask_mars.protocol.object_ref import Block
 from dask_mars.store.arena import Bytes
 from dask_mars.store.reader import still_used
+
+#: Message of the error that sends a task to the user's process, which has a standard input.
+NO_INPUT = "a worker has no standard input"
 
 
 class Outbox:
@@ -163,3 +167,17 @@ class OutputStream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._original, name)
+
+
+class InputStream(io.TextIOWrapper):
+    """Standard input of a worker: a task that reads it runs again in the user's process."""
+
+    def _refuse(self, *_: Any) -> Any:
+        raise io.UnsupportedOperation(NO_INPUT)
+
+    read = readline = readlines = __next__ = _refuse
+
+    @property
+    def buffer(self) -> Any:
+        """Refuse to give the stream of bytes, too."""
+        return self._refuse()

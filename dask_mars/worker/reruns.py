@@ -7,6 +7,7 @@ import re
 
 from dask_mars.errors import StoreFull
 from dask_mars.protocol.tracebacks import chain
+from dask_mars.worker.outbox import NO_INPUT
 
 #: Messages by which NumPy, Python's buffers, Cython, numba and OpenCV report read-only memory, NumPy's generators
 #: a result that "must be contiguous, writable, ...", and NumPy an array that cannot be resized in place.
@@ -15,10 +16,10 @@ _READ_ONLY = re.compile(r"read-?only|read-write|\bwrite?able\b|does not own its 
 _LOCKED = "unable to lock file"
 _NETCDF_HDF_ERROR = -101
 #: Messages of pickle and imports about a name that ``__main__`` lacks, about an object that travelled by value and
-#: so is not the one in its module, or about a module that only the user's process can import.
+#: so is not the one in its module, about a module that only the user's process can import, and of `InputStream`.
 _NOT_IN_MAIN = re.compile(
     r"Can't get attribute|on __main__ failed|module '__main__' has no|from '__main__'|not found as __main__"
-    r"|not the same object as|import of module .+ failed|Can't pickle .+: No module named"
+    r"|not the same object as|import of module .+ failed|Can't pickle .+: No module named|" + NO_INPUT
 )
 
 
@@ -36,7 +37,7 @@ def is_about_file_lock(error: BaseException) -> bool:
 
 
 def is_about_main(error: BaseException) -> bool:
-    """Return whether an exception or one of its causes reports a name that ``__main__`` lacks."""
+    """Return whether an exception or one of its causes reports a name that ``__main__`` lacks, or no input."""
     # The user's own process has the whole script, whereas only names that a graph refers to travel.
     return any(isinstance(link, Exception) and _says(_NOT_IN_MAIN, link) for link in chain(error))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import multiprocessing
 import os
+import sys
 from multiprocessing import shared_memory
 from typing import Any
 
@@ -38,6 +39,21 @@ def pipe_as_result() -> Any:
     ends = dask.delayed(multiprocessing.Pipe)()
     sent = dask.delayed(lambda ends: ends[1].send(MESSAGE) or ends)(ends)
     return sent.compute()[0].recv()
+
+
+@case
+def standard_input() -> Any:
+    def ask(read: Any) -> Any:
+        return read(), sys.stdin.isatty()
+
+    found = []
+    for read in (input, lambda: sys.stdin.read(), lambda: next(sys.stdin), lambda: [*sys.stdin]):
+        before, sys.stdin = sys.stdin, io.StringIO("from the user\n")
+        try:
+            found += dask.compute(dask.delayed(ask)(read))
+        finally:
+            sys.stdin = before
+    return found
 
 
 @case
