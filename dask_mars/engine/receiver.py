@@ -35,9 +35,15 @@ class Receiver:
     """Takes the messages of workers."""
 
     def __init__(
-        self, registry: Registry, holds: Callable[[int, int, Collection[int]], bool], post: Callable[[Event], None]
+        self,
+        registry: Registry,
+        holds: Callable[[int, int, Collection[int]], bool],
+        post: Callable[[Event], None],
+        is_agent: bool,
     ) -> None:
         self._holds = holds
+        #: Whether this process owns the shared memory of tasks: an agent may end before the user's process.
+        self._tracks = not is_agent
         self._post = post
         self._registry = registry
         self._store, self._blocks = registry.store, registry.blocks
@@ -178,6 +184,13 @@ class Receiver:
         if run is not None:
             run.inbox.put(client_messages.Warned(message.payload))
 
+    def _on_tracked(self, handle: WorkerHandle, message: messages.Tracked) -> None:
+        if self._tracks:
+            from multiprocessing import resource_tracker
+
+            note = resource_tracker.register if message.is_open else resource_tracker.unregister
+            note(message.name, "shared_memory")
+
     _handlers: ClassVar[dict[type, Callable[[Receiver, WorkerHandle, Any], Event | None]]] = {
         messages.Loaded: _on_loaded,
         messages.Ready: _on_ready,
@@ -191,4 +204,5 @@ class Receiver:
         messages.Unretained: _on_unretained,
         messages.Output: _on_output,
         messages.Warning: _on_warning,
+        messages.Tracked: _on_tracked,
     }

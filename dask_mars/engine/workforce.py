@@ -61,7 +61,7 @@ class Workforce:
         self._view = view
         self._selector = selector
         self._wake_writer, self._post = wake_writer, post
-        self._receiver = Receiver(registry, machine.holds, post)
+        self._receiver = Receiver(registry, machine.holds, post, view.is_agent)
         self._starts = StartWatch(self._settings.start_timeout_s)
         #: The template that processes are forked from, and those that wait for it.
         self.template = TemplateUser(

@@ -196,6 +196,13 @@ class Warning(NamedTuple):
     payload: bytes
 
 
+class Tracked(NamedTuple):
+    """A task has opened shared memory by name, or has removed the name."""
+
+    name: str
+    is_open: bool
+
+
 class Forgotten(NamedTuple):
     """A graph is forgotten, and its files are closed."""
 
@@ -223,6 +230,7 @@ ToEngine = (
     | Warning
     | Restored
     | Forgotten
+    | Tracked
 )
 
 _TO_WORKER: tuple[type[ToWorker], ...] = get_args(ToWorker)

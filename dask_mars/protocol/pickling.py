@@ -20,7 +20,6 @@ from typing import Any, ClassVar
 import cloudpickle
 from dask.utils import SerializableLock
 
-from dask_mars import process_role
 from dask_mars.graph.callables import attribute, package_of
 from dask_mars.lazy_numpy import np, once_loaded
 from dask_mars.protocol import by_value, hdf5
@@ -114,8 +113,6 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if kind is SerializableLock:
             return InterprocessLock, (obj.token,)
         self._refuse(kind, obj)
-        if kind.__name__ == "SharedMemory" and kind.__module__ == "multiprocessing.shared_memory":
-            return _attach_shared_memory, obj.__reduce__()
         if kind is CodeType:
             build, arguments = self.dispatch_table[CodeType](obj)
             return _code_of_file, (obj.co_filename, build, arguments)
@@ -179,17 +176,6 @@ def _dtype_class(name: str) -> type:
             return kind
         waiting += type.__subclasses__(kind)
     raise pickle.UnpicklingError(f"NumPy has no {name} here")
-
-
-def _attach_shared_memory(kind: type[Any], arguments: tuple[Any, ...]) -> Any:
-    """Attach a block of shared memory; the block outlives a worker."""
-    memory = kind(*arguments)
-    if process_role.in_worker:
-        from multiprocessing import resource_tracker
-
-        # A worker's resource tracker would remove the user's block when the worker ends.
-        resource_tracker.unregister(memory._name, "shared_memory")
-    return memory
 
 
 def _is_mock(kind: type) -> bool:

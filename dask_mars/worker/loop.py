@@ -317,6 +317,12 @@ class WorkerProcess:
         self._outbox.send_now(messages.Output(self._runner.running[0], stream, text))
         self._raise_postponed()
 
+    def send_tracked(self, name: str, is_open: bool) -> bool:
+        """Tell the engine of shared memory that a task has opened or removed; return False in another process."""
+        if not self._runner.is_forked:
+            self._outbox.send(messages.Tracked(name, is_open))
+        return not self._runner.is_forked
+
     def send_warning(self, message: Warning | str, category: Any, filename: str, line: int) -> None:
         """Send the engine a warning of a task."""
         try:

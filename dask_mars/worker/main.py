@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from multiprocessing import resource_tracker
 from typing import Any
 
 from dask_mars import process_role
@@ -99,6 +100,7 @@ def _serve(process: WorkerProcess) -> None:
         process.send_warning(message, category, filename, lineno)
 
     warnings.showwarning = show  # type: ignore[assignment]
+    _track_elsewhere(process)
     os.register_at_fork(after_in_child=process.leave_engine)
     signal.signal(SIGNAL, process.interrupt)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {SIGNAL})
@@ -107,6 +109,20 @@ def _serve(process: WorkerProcess) -> None:
     # Destructors and exit handlers of user code print to the original streams from now on.
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     process.forget_all()
+
+
+def _track_elsewhere(process: WorkerProcess) -> None:
+    """Have the user's process track shared memory: a worker's own tracker would remove it when the worker ends."""
+
+    def through_engine(plain: Callable[[Any, str], None], is_open: bool) -> Callable[[Any, str], None]:
+        def note(name: Any, rtype: str) -> None:
+            if rtype != "shared_memory" or not process.send_tracked(name, is_open):
+                plain(name, rtype)
+
+        return note
+
+    resource_tracker.register = through_engine(resource_tracker.register, True)  # type: ignore[assignment]
+    resource_tracker.unregister = through_engine(resource_tracker.unregister, False)  # type: ignore[assignment]
 
 
 def _receive_start(connection: socket.socket, numbers: Mapping[int, int]) -> messages.Start:

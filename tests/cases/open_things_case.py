@@ -11,6 +11,7 @@ from typing import Any
 
 import dask
 
+import dask_mars
 from tests.cases.comparing import case, main
 
 MESSAGE = b"from a task"
@@ -88,6 +89,31 @@ def shared_memory_by_name() -> Any:
     finally:
         memory.close()
         memory.unlink()
+
+
+@case
+def shared_memory_opened_by_a_task() -> Any:
+    memory = shared_memory.SharedMemory(create=True, size=16)
+
+    def write(name: str) -> str:
+        opened = shared_memory.SharedMemory(name=name)
+        opened.buf[0] = 7
+        opened.close()
+        own = shared_memory.SharedMemory(create=True, size=1)
+        own.buf[0] = 8
+        own.close()
+        return own.name
+
+    (made,) = dask.compute(dask.delayed(write)(memory.name))
+    dask_mars.close()
+    values = []
+    for name in (memory.name, made):
+        again = shared_memory.SharedMemory(name=name)
+        values.append(again.buf[0])
+        again.close()
+        again.unlink()
+    memory.close()
+    return values
 
 
 @case
