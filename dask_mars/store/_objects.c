@@ -32,8 +32,9 @@ int objects_limit(struct quota *Py_UNUSED(quota), int Py_UNUSED(signal_number))
 #define AHEAD_BYTES ((size_t)8 << 20)
 
 /* Blocks of this size and more are mapped where possible: they grow without a copy, and are unmapped when they are
- * freed. The C library does the same unless it is configured to keep memory. */
-#define MAPPED_BYTES ((size_t)8 << 20)
+ * freed. The C library does the same unless it is configured to keep memory; this is also its largest threshold. To
+ * map and fault in each chunk of a file takes as long as to decompress it. */
+#define MAPPED_BYTES ((size_t)32 << 20)
 
 /* Bytes to free, while memory is short, between two calls that return the C library's free memory. */
 #define TRIM_BYTES ((size_t)32 << 20)
