@@ -7,6 +7,7 @@ import decimal
 import gc
 import importlib
 import importlib.util
+import io
 import os
 import re
 import signal
@@ -552,8 +553,11 @@ def test_progress_shown_by_tasks_arrives_in_time(
     computing.result(100)
 
 
-def test_nothing_to_read_on_standard_input(get: Get) -> None:
-    assert dask.delayed(lambda: sys.stdin.read())().compute(scheduler=get) == ""
+def test_what_reads_standard_input_does_so_in_the_users_process(get: Get, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("from the user"))
+    read = dask.delayed(lambda: (sys.stdin.read(), os.getpid()))()
+    assert read.compute(scheduler=get) == ("from the user", os.getpid())
+    assert dask.delayed(lambda: sys.stdin.isatty())().compute(scheduler=get) is False
 
 
 def test_tasks_may_start_processes_and_threads(get: Get) -> None:
