@@ -31,9 +31,10 @@ int objects_limit(struct quota *Py_UNUSED(quota), int Py_UNUSED(signal_number))
 /* Bytes to request ahead: a task that takes a little will take more. */
 #define AHEAD_BYTES ((size_t)8 << 20)
 
-/* Blocks of this size and more are mapped where possible: they grow without a copy, and are unmapped when they are
- * freed. The C library does the same unless it is configured to keep memory; this is also its largest threshold. To
- * map and fault in each chunk of a file takes as long as to decompress it. */
+/* Blocks that grow to this size are mapped where possible: they grow further without a copy. All blocks are mapped from
+ * the second size on, so that they are unmapped when they are freed; the C library does the same unless it is configured
+ * to keep memory. To map and fault in each chunk of a file takes as long as to decompress it. */
+#define GROWN_BYTES ((size_t)8 << 20)
 #define MAPPED_BYTES ((size_t)32 << 20)
 
 /* Bytes to free, while memory is short, between two calls that return the C library's free memory. */
@@ -89,20 +90,20 @@ static void note(struct quota *quota, size_t taken, size_t freed)
         quota_note_private(quota, taken, freed);
 }
 
-/* Request `more` bytes for a block of a size. Return 0 if they are refused. */
-static int begin_block(size_t size, size_t more)
+/* Request `more` bytes for a block of a size, which is mapped from another size on. Return 0 if they are refused. */
+static int begin_block(size_t size, size_t more, size_t mapped_from)
 {
     if (size >= LARGE_BYTES && !admitted(asked, more))
         return 0;
-    if (size >= MAPPED_BYTES && kept_threshold)
-        map_from((int)MAPPED_BYTES);
+    if (size >= mapped_from && kept_threshold)
+        map_from((int)mapped_from);
     return 1;
 }
 
 /* Count a block that replaces one of which `before` bytes were counted. */
 static void *end_block(size_t size, void *address, size_t before)
 {
-    if (size >= MAPPED_BYTES && kept_threshold)
+    if (size >= GROWN_BYTES && kept_threshold)
         map_from(kept_threshold);
     if (address)
         note(asked, counted(address), before);
@@ -122,7 +123,7 @@ static void *objects_malloc(void *Py_UNUSED(context), size_t size)
 {
     if (size < PERHAPS_LARGE_BYTES)
         return take_block_refused() ? NULL : plain.malloc(plain.ctx, size);
-    return begin_block(size, size) ? end_block(size, plain.malloc(plain.ctx, size), 0) : NULL;
+    return begin_block(size, size, MAPPED_BYTES) ? end_block(size, plain.malloc(plain.ctx, size), 0) : NULL;
 }
 
 static void *objects_calloc(void *Py_UNUSED(context), size_t count, size_t item)
@@ -132,7 +133,7 @@ static void *objects_calloc(void *Py_UNUSED(context), size_t count, size_t item)
     size_t size = count * item;
     if (size < PERHAPS_LARGE_BYTES)
         return take_block_refused() ? NULL : plain.calloc(plain.ctx, count, item);
-    return begin_block(size, size) ? end_block(size, plain.calloc(plain.ctx, count, item), 0) : NULL;
+    return begin_block(size, size, MAPPED_BYTES) ? end_block(size, plain.calloc(plain.ctx, count, item), 0) : NULL;
 }
 
 static void *objects_realloc(void *Py_UNUSED(context), void *address, size_t size)
@@ -140,7 +141,7 @@ static void *objects_realloc(void *Py_UNUSED(context), void *address, size_t siz
     size_t before = counted(address);
     if (size < PERHAPS_LARGE_BYTES && !before)
         return plain.realloc(plain.ctx, address, size);
-    if (size > before && !begin_block(size, size - before))
+    if (size > before && !begin_block(size, size - before, GROWN_BYTES))
         return NULL;
     return end_block(size, plain.realloc(plain.ctx, address, size), before);
 }
