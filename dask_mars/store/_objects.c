@@ -31,9 +31,9 @@ int objects_limit(struct quota *Py_UNUSED(quota), int Py_UNUSED(signal_number))
 /* Bytes to request ahead: a task that takes a little will take more. */
 #define AHEAD_BYTES ((size_t)8 << 20)
 
-/* Blocks that grow to this size are mapped where possible: they grow further without a copy. All blocks are mapped from
- * the second size on, so that they are unmapped when they are freed; the C library does the same unless it is configured
- * to keep memory. To map and fault in each chunk of a file takes as long as to decompress it. */
+/* Blocks that grow to this size are mapped where possible: they grow further without a copy. From the second size on
+ * all blocks are mapped, so that they are unmapped when they are freed; the C library does the same unless it is
+ * configured to keep memory. To map and fault in each chunk of a file takes as long as to decompress it. */
 #define GROWN_BYTES ((size_t)8 << 20)
 #define MAPPED_BYTES ((size_t)32 << 20)
 
