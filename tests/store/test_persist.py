@@ -547,7 +547,7 @@ def test_one_and_a_half_times_the_store_summed_twice(small, spilled, monkeypatch
     engine._loop.machine.validate()
     del persisted
     assert is_empty(small)
-    assert not engine._blocks._files
+    assert eventually(lambda: not engine._blocks._files)
     # A thread of its own removes them.
     assert eventually(lambda: not [path for path in spilled.rglob("*") if path.is_file()])
 
