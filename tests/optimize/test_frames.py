@@ -82,7 +82,7 @@ def test_dataframe(number, given_up):
         dsk, wanted = handed_over(FRAMES[kind](df))
         tasks, lazy, *_ = symbolic_graph(dsk, ReadOptions())
         assert lazy or kind in ("partition_info", "sample")
-        graph = convert(tasks, wanted, lazy)
+        graph = convert(tasks, wanted, lazy, keep_shuffles=True)
         assert given_up() == []
         materialised = convert_legacy_graph(dsk.__dask_graph__())
     if not fuse and kind != "already fused":
