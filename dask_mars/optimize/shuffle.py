@@ -211,7 +211,7 @@ def _without(codes: tuple[int, ...], *places: int) -> list[int]:
 
 
 class _ByTasks:
-    """Finds shuffles of dataframes by tasks: each partition becomes a dict, and others take frames out of it."""
+    """Finds shuffles of dataframes by tasks: each partition becomes a dict, from which tasks take frames."""
 
     # The store would pickle the dict as a whole, and each reader load all of it.
 

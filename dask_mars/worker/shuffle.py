@@ -46,7 +46,7 @@ def map_frame(frame: Any, column: Any, reducers: Collection[int], drop: bool = F
 
 
 def _packed_bytes(frame: Any, count: int) -> int:
-    """Return about how many bytes a frame of pandas takes in so many parts."""
+    """Return the approximate size in bytes of a pandas frame that is packed in a number of parts."""
     # The index of a part is no longer a range.
     row_bytes = int(frame.memory_usage(index=False).sum()) + 8 * int(frame.index.nlevels) * len(frame)
     return row_bytes + _PART_BYTES * count

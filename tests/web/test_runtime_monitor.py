@@ -178,7 +178,7 @@ def test_all_viewers_share_a_look(runtime: Runtime, monkeypatch: pytest.MonkeyPa
         monitor.state()
         monitor.computations(None, None, 10)
     assert len(looks) == 1
-    # What is newer is looked at when it is asked for.
+    # A request for a newer computation takes a new snapshot.
     computation = runtime.submit(dask.delayed(abs)(-1))
     assert monitor.computation(computation.id)["id"] == computation.id
     assert len(looks) == 2
